@@ -1,0 +1,308 @@
+//! Every kind of event there is. Adding one takes a struct for its data and a row in the table below; the compiler
+//! and the schema test ask for the rest.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use crate::{Digest, OsText, RunId};
+
+/// Who vouches for an event. No view may promote one to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Seen from outside the agent, through the kernel.
+    Kernel,
+    /// Invigil did or decided it.
+    Runtime,
+    /// The agent reports it of itself.
+    Sdk,
+    /// A client of the daemon reports it.
+    Client,
+    /// A person decided it.
+    User,
+}
+
+impl Origin {
+    /// The name in the journal.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::Kernel => "kernel",
+            Origin::Runtime => "runtime",
+            Origin::Sdk => "sdk",
+            Origin::Client => "client",
+            Origin::User => "user",
+        }
+    }
+}
+
+/// The part of an operating system that an event belongs to. Every kind has exactly one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Category {
+    /// What was gated, or changed in rights.
+    Syscall,
+    /// Suspend, resume, budgets, checkpoints, milestones.
+    Sched,
+    /// Context and memory.
+    Mm,
+    /// Agents and processes.
+    Proc,
+    /// Signals.
+    Ipc,
+}
+
+/// The table of kinds: `Struct = "name in the journal", Category;`
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, $category:ident;)+) => {
+        /// One fact, of one of the known kinds or word for word of an unknown one.
+        #[derive(Debug, Clone)]
+        pub enum Event {
+            $($(#[$doc])* $kind($kind),)+
+            /// A kind that this version does not know, or whose data it cannot read.
+            Unknown {
+                /// Its name.
+                kind: String,
+                /// Its data, word for word.
+                data: Box<RawValue>,
+            },
+        }
+
+        impl Event {
+            /// The names of all known kinds, in the order of the table.
+            pub const KINDS: &[&str] = &[$($name),+];
+
+            /// The name in the journal.
+            pub fn kind(&self) -> &str {
+                match self {
+                    $(Event::$kind(_) => $name,)+
+                    Event::Unknown { kind, .. } => kind,
+                }
+            }
+
+            /// The one category of a known kind.
+            pub fn category(&self) -> Option<Category> {
+                match self {
+                    $(Event::$kind(_) => Some(Category::$category),)+
+                    Event::Unknown { .. } => None,
+                }
+            }
+
+            /// Reads what a journal holds. Never fails: what cannot be read is kept as it is.
+            pub fn from_parts(kind: &str, data: &RawValue) -> Event {
+                let known = match kind {
+                    $($name => serde_json::from_str(data.get()).map(Event::$kind).ok(),)+
+                    _ => None,
+                };
+                known.unwrap_or_else(|| Event::Unknown { kind: kind.to_owned(), data: data.to_owned() })
+            }
+
+            /// Appends the data as JSON.
+            pub(crate) fn encode_data(&self, line: &mut Vec<u8>) -> serde_json::Result<()> {
+                match self {
+                    $(Event::$kind(data) => serde_json::to_writer(line, data),)+
+                    Event::Unknown { data, .. } => {
+                        // A raw value may hold newlines between its tokens; a record may not.
+                        if data.get().contains(['\n', '\r']) {
+                            let value: serde_json::Value = serde_json::from_str(data.get())?;
+                            return serde_json::to_writer(line, &value);
+                        }
+                        line.extend_from_slice(data.get().as_bytes());
+                        Ok(())
+                    }
+                }
+            }
+
+            /// Name, category and schema of each kind's data.
+            pub(crate) fn schemas(
+                generator: &mut schemars::SchemaGenerator,
+            ) -> Vec<(&'static str, Category, schemars::Schema)> {
+                vec![$(($name, Category::$category, generator.subschema_for::<$kind>())),+]
+            }
+        }
+
+        $(impl From<$kind> for Event {
+            fn from(data: $kind) -> Event {
+                Event::$kind(data)
+            }
+        })+
+    };
+}
+
+kinds! {
+    /// Record 0 of every journal.
+    JournalOpened = "journal_opened", Sched;
+    /// A torn tail was cut off after a crash.
+    JournalRecovered = "journal_recovered", Sched;
+    /// The command is about to be started.
+    RunStarted = "run_started", Proc;
+    /// The command has ended.
+    RunFinished = "run_finished", Proc;
+    /// The command could not be started.
+    RunFailed = "run_failed", Proc;
+}
+
+/// Data of `journal_opened`: binds the chain to a format and a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JournalOpened {
+    /// The version of the journal format.
+    pub format: u32,
+    /// The run that this journal belongs to.
+    pub run_id: RunId,
+    /// The program and version that began the journal.
+    pub writer: String,
+}
+
+/// Data of `journal_recovered`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct JournalRecovered {
+    /// How many bytes were cut off.
+    pub bytes: u64,
+    /// The file beside the journal that now holds them.
+    pub file: String,
+    /// Their digest.
+    pub sha256: Digest,
+}
+
+/// How much of a run is seen from outside, from best to least.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Tier {
+    /// Only that the command was started and how it ended.
+    ContractOnly,
+}
+
+impl Tier {
+    /// The name in the journal and on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Tier::ContractOnly => "contract_only",
+        }
+    }
+}
+
+/// Data of `run_started`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunStarted {
+    /// The command and its arguments.
+    pub command: Vec<OsText>,
+    /// Where it is started.
+    pub cwd: OsText,
+    /// The names, never the values, of the variables that were set for it.
+    pub env_keys: Vec<OsText>,
+    /// The operating system.
+    pub platform: String,
+    /// Which agent framework is said to be inside.
+    pub agent_shim: String,
+    /// What is observed.
+    pub tier: Tier,
+}
+
+/// Data of `run_finished`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunFinished {
+    /// The exit code, unless a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended it.
+    pub signal: Option<i32>,
+    /// Exit code 0.
+    pub success: bool,
+    /// Milliseconds since it was started.
+    pub window_elapsed_ms: u64,
+}
+
+/// Data of `run_failed`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunFailed {
+    /// What kind of failure.
+    pub failure: SpawnFailure,
+    /// The same for people.
+    pub reason: String,
+}
+
+/// Why a command could not be started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum SpawnFailure {
+    /// No such command.
+    NotFound,
+    /// It is there, but cannot be executed.
+    NotExecutable,
+    /// Invigil could not start or follow it.
+    Internal,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Envelope, Stamp, encode_body};
+
+    fn line(event: &Event) -> Vec<u8> {
+        let mut line = Vec::new();
+        encode_body(&mut line, 3, Stamp::default(), Origin::Sdk, event).unwrap();
+        line.extend_from_slice(format!(",\"hash\":\"{}\"}}", Digest::ZERO).as_bytes());
+        line
+    }
+
+    #[test]
+    fn an_event_comes_back_from_its_line() {
+        let finished = RunFinished {
+            exit_code: None,
+            signal: Some(9),
+            success: false,
+            window_elapsed_ms: 12,
+        };
+        let line = line(&finished.clone().into());
+        let envelope = Envelope::parse(&line).unwrap();
+        assert_eq!((envelope.seq, envelope.origin), (3, Origin::Sdk));
+        assert!(matches!(envelope.event(), Event::RunFinished(data) if data == finished));
+    }
+
+    #[test]
+    fn unknown_kinds_are_kept_word_for_word() {
+        let data = r#"{"b": 1.50,  "a":[ 1,2 ], "b":null}"#;
+        let unknown = Event::Unknown {
+            kind: "from_\"tomorrow\"".into(),
+            data: RawValue::from_string(data.into()).unwrap(),
+        };
+        let line = line(&unknown);
+        let event = Envelope::parse(&line).unwrap().event();
+        let Event::Unknown { kind, data: kept } = &event else {
+            panic!("{event:?}")
+        };
+        assert_eq!((kind.as_str(), kept.get()), ("from_\"tomorrow\"", data));
+        assert_eq!(event.category(), None);
+    }
+
+    #[test]
+    fn a_known_kind_with_foreign_data_is_kept_too() {
+        let data = RawValue::from_string(r#"{"exit":"later"}"#.into()).unwrap();
+        let event = Event::from_parts("run_finished", &data);
+        assert!(matches!(event, Event::Unknown { ref kind, .. } if kind == "run_finished"));
+    }
+
+    #[test]
+    fn a_raw_value_cannot_break_the_line() {
+        let data = RawValue::from_string("{\n\"a\":\n1}".into()).unwrap();
+        let line = line(&Event::Unknown {
+            kind: "x".into(),
+            data,
+        });
+        assert!(!line.contains(&b'\n'));
+    }
+
+    #[test]
+    fn names_are_unique_and_snake_case() {
+        let mut names = Event::KINDS.to_vec();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), Event::KINDS.len());
+        assert!(
+            names
+                .iter()
+                .all(|n| n.bytes().all(|c| c.is_ascii_lowercase() || c == b'_'))
+        );
+    }
+}

@@ -1,0 +1,28 @@
+//! The words Invigil speaks: events and their envelope, ids, digests, categories, exit codes.
+//!
+//! Everything that is written to disk or sent to another process is defined here, and nothing else is. There is no
+//! I/O, no clock and no randomness in this crate: it can be read from top to bottom as the vocabulary of the others.
+
+mod digest;
+mod envelope;
+mod event;
+mod exit;
+mod id;
+mod jsonschema;
+mod text;
+mod time;
+
+pub use digest::{Digest, ParseDigestError};
+pub use envelope::{Envelope, Stamp, encode_body};
+pub use event::{
+    Category, Event, JournalOpened, JournalRecovered, Origin, RunFailed, RunFinished, RunStarted,
+    SpawnFailure, Tier,
+};
+pub use exit::ExitCode;
+pub use id::{RunId, RunIdError};
+pub use jsonschema::journal_schema;
+pub use text::OsText;
+pub use time::Timestamp;
+
+/// The version of the journal format that this crate describes; record 0 of every journal names it.
+pub const JOURNAL_FORMAT: u32 = 1;
