@@ -1,0 +1,165 @@
+//! The real medium: a directory of the operating system.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use rustix::fs::OFlags;
+
+use super::{Access, Storage, StorageFile};
+
+/// Files in a directory, readable by their owner only.
+#[derive(Debug)]
+pub struct DiskStorage {
+    directory: PathBuf,
+    /// Opened when the lock is first needed, so that readers leave no trace.
+    lock: OnceLock<File>,
+}
+
+const LOCK: &str = "lock";
+const MODE: u32 = 0o600;
+
+impl DiskStorage {
+    /// A directory that exists.
+    pub fn new(directory: impl Into<PathBuf>) -> Self {
+        DiskStorage {
+            directory: directory.into(),
+            lock: OnceLock::new(),
+        }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Whether another handle holds the lock: a writer is alive. Makes no file; takes the lock for a moment if free.
+    pub fn is_locked(&self) -> io::Result<bool> {
+        let file = match options(Access::Read).open(self.directory.join(LOCK)) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        match file.try_lock_shared() {
+            Ok(()) => Ok(false),
+            Err(TryLockError::WouldBlock) => Ok(true),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn lock_file(&self) -> io::Result<&File> {
+        if let Some(file) = self.lock.get() {
+            return Ok(file);
+        }
+        let file = options(Access::Append)
+            .create(true)
+            .open(self.directory.join(LOCK))?;
+        Ok(self.lock.get_or_init(|| file))
+    }
+}
+
+/// Never through a link, never blocked by a FIFO, never inherited.
+fn options(access: Access) -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .append(access == Access::Append)
+        .mode(MODE)
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
+    options
+}
+
+fn regular(file: File) -> io::Result<File> {
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        "it is not a regular file",
+    ))
+}
+
+impl Storage for DiskStorage {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(&self.directory)? {
+            // Names that are not UTF-8 are none of ours.
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
+        let file = options(Access::Append)
+            .create_new(true)
+            .open(self.directory.join(name))?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn StorageFile>> {
+        let file = options(access).open(self.directory.join(name))?;
+        Ok(Arc::new(regular(file)?))
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let file = options(Access::Read)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.directory.join(name))?;
+        regular(file)?.write_all_at(bytes, 0)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        fs::rename(self.directory.join(from), self.directory.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        fs::remove_file(self.directory.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.directory)?.sync_all()
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        self.lock_file()?.lock()
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        match self.lock_file()?.try_lock() {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        self.lock_file()?.unlock()
+    }
+}
+
+impl StorageFile for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut file: &File = self;
+        file.write(bytes)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+
+    fn truncate(&self, size: u64) -> io::Result<()> {
+        self.set_len(size)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}

@@ -1,0 +1,474 @@
+//! A medium in memory that behaves as badly as `docs/journal-format.md` assumes, on demand and repeatably.
+//!
+//! It keeps for each file what a process would read (the page cache) and what a loss of power would leave (the
+//! medium), with the unsynced changes in between. [`FaultStorage::crash`] turns one into the other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use fastrand::Rng;
+
+use super::{Access, Storage, StorageFile};
+
+/// What goes wrong, and when. Operations are counted from 0; reading counts too.
+#[derive(Debug, Clone, Default)]
+pub struct Faults {
+    /// The process dies in the middle of this operation: it and all later ones fail.
+    pub kill_at: Option<u64>,
+    /// This operation fails if it is a sync, and what was unsynced then will not reach the medium.
+    pub fail_sync_at: Option<u64>,
+    /// The medium has room for this many bytes.
+    pub capacity: Option<u64>,
+    /// Appends take at most this many bytes at a time.
+    pub short_writes: Option<usize>,
+}
+
+/// How a process or a machine ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Crash {
+    /// The process is gone, the page cache stays.
+    Process,
+    /// The machine is gone: of what was not synced, some subset stays, torn and in any order.
+    Power,
+}
+
+/// Files in memory, with faults.
+pub struct FaultStorage {
+    disk: Arc<Disk>,
+    /// Whether this handle holds the lock.
+    holds: Mutex<bool>,
+}
+
+struct Disk {
+    state: Mutex<State>,
+    released: Condvar,
+}
+
+struct State {
+    faults: Faults,
+    operations: u64,
+    dead: bool,
+    locked: bool,
+    rng: Rng,
+    files: Vec<Content>,
+    /// Names as a process sees them.
+    names: BTreeMap<String, usize>,
+    /// Names as they are on the medium.
+    durable_names: BTreeMap<String, usize>,
+}
+
+#[derive(Default)]
+struct Content {
+    cache: Vec<u8>,
+    medium: Vec<u8>,
+    unsynced: Vec<Change>,
+}
+
+#[derive(Clone)]
+enum Change {
+    Write { offset: usize, bytes: Vec<u8> },
+    Truncate(usize),
+}
+
+impl FaultStorage {
+    /// An empty medium. The seed decides what a crash keeps.
+    pub fn new(seed: u64) -> Self {
+        let state = State {
+            faults: Faults::default(),
+            operations: 0,
+            dead: false,
+            locked: false,
+            rng: Rng::with_seed(seed),
+            files: Vec::new(),
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+        };
+        FaultStorage::on(Arc::new(Disk {
+            state: Mutex::new(state),
+            released: Condvar::new(),
+        }))
+    }
+
+    fn on(disk: Arc<Disk>) -> Self {
+        FaultStorage {
+            disk,
+            holds: Mutex::new(false),
+        }
+    }
+
+    /// Another process on the same machine.
+    pub fn another(&self) -> FaultStorage {
+        FaultStorage::on(Arc::clone(&self.disk))
+    }
+
+    /// Decides what goes wrong from here on; operations are counted anew.
+    pub fn set_faults(&self, faults: Faults) {
+        let mut state = self.disk.state();
+        state.faults = faults;
+        state.operations = 0;
+    }
+
+    /// How many operations there have been since the faults were set.
+    pub fn operations(&self) -> u64 {
+        self.disk.state().operations
+    }
+
+    /// Ends every process, or the machine, and starts anew without faults. Old handles stay dead: use the new one.
+    pub fn crash(&self, how: Crash) -> FaultStorage {
+        let mut state = self.disk.state();
+        let mut rng = state.rng.fork();
+        let names = match how {
+            Crash::Process => state.names.clone(),
+            Crash::Power => surviving_names(&state, &mut rng),
+        };
+        let files: Vec<Content> = state
+            .files
+            .iter()
+            .map(|content| match how {
+                Crash::Process => Content {
+                    cache: content.cache.clone(),
+                    medium: content.medium.clone(),
+                    unsynced: content.unsynced.clone(),
+                },
+                Crash::Power => {
+                    let kept = surviving_bytes(content, &mut rng);
+                    Content {
+                        cache: kept.clone(),
+                        medium: kept,
+                        unsynced: Vec::new(),
+                    }
+                }
+            })
+            .collect();
+        let durable_names = match how {
+            Crash::Process => state.durable_names.clone(),
+            Crash::Power => names.clone(),
+        };
+        state.dead = true;
+        let state = State {
+            faults: Faults::default(),
+            operations: 0,
+            dead: false,
+            locked: false,
+            rng,
+            files,
+            names,
+            durable_names,
+        };
+        self.disk.released.notify_all();
+        FaultStorage::on(Arc::new(Disk {
+            state: Mutex::new(state),
+            released: Condvar::new(),
+        }))
+    }
+}
+
+/// Each name that was made, replaced or removed without a sync of the directory may be as before or as after.
+fn surviving_names(state: &State, rng: &mut Rng) -> BTreeMap<String, usize> {
+    let touched: BTreeSet<&String> = state
+        .names
+        .keys()
+        .chain(state.durable_names.keys())
+        .collect();
+    let choose = |name: &String, rng: &mut Rng| {
+        let (before, after) = (state.durable_names.get(name), state.names.get(name));
+        if rng.bool() { before } else { after }.copied()
+    };
+    touched
+        .into_iter()
+        .filter_map(|name| choose(name, rng).map(|file| (name.clone(), file)))
+        .collect()
+}
+
+/// Each unsynced write reaches the medium whole, in part, or not at all, and without regard for their order.
+fn surviving_bytes(content: &Content, rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = content.medium.clone();
+    for change in &content.unsynced {
+        match change {
+            Change::Truncate(size) if rng.bool() => bytes.truncate(*size),
+            Change::Truncate(_) => {}
+            Change::Write { offset, bytes: new } => match rng.u8(0..4) {
+                0 => {}
+                1 => overwrite(&mut bytes, *offset, new),
+                2 => overwrite(&mut bytes, *offset, &new[..rng.usize(0..=new.len())]),
+                // The end without the beginning: what is missing reads as zeros.
+                _ => {
+                    let from = rng.usize(0..=new.len());
+                    overwrite(&mut bytes, offset + from, &new[from..]);
+                }
+            },
+        }
+    }
+    bytes
+}
+
+fn overwrite(bytes: &mut Vec<u8>, offset: usize, new: &[u8]) {
+    if new.is_empty() {
+        return;
+    }
+    if bytes.len() < offset + new.len() {
+        bytes.resize(offset + new.len(), 0);
+    }
+    bytes[offset..offset + new.len()].copy_from_slice(new);
+}
+
+impl Disk {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Counts an operation. `Ok(true)` means that the process dies in the middle of it.
+    fn operation(&mut self) -> io::Result<bool> {
+        if self.dead {
+            return Err(killed());
+        }
+        let now = self.operations;
+        self.operations += 1;
+        self.dead = self.faults.kill_at == Some(now);
+        Ok(self.dead)
+    }
+
+    /// An operation that happens whole or not at all.
+    fn atomic(&mut self) -> io::Result<()> {
+        let dies = self.operation()?;
+        if dies && self.rng.bool() {
+            return Err(killed());
+        }
+        Ok(())
+    }
+
+    /// What the caller hears after an atomic operation: nothing, if it died of it.
+    fn answer(&self) -> io::Result<()> {
+        if self.dead { Err(killed()) } else { Ok(()) }
+    }
+
+    fn sync_fails(&self) -> bool {
+        self.faults.fail_sync_at == Some(self.operations - 1)
+    }
+
+    fn file(&self, name: &str) -> io::Result<usize> {
+        let file = self.names.get(name).copied();
+        file.ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn room(&self) -> usize {
+        let used: usize = self
+            .names
+            .values()
+            .map(|&file| self.files[file].cache.len())
+            .sum();
+        let capacity = self.faults.capacity.unwrap_or(u64::MAX);
+        usize::try_from(capacity)
+            .unwrap_or(usize::MAX)
+            .saturating_sub(used)
+    }
+
+    fn write(&mut self, file: usize, offset: usize, bytes: &[u8]) {
+        let content = &mut self.files[file];
+        overwrite(&mut content.cache, offset, bytes);
+        let bytes = bytes.to_vec();
+        content.unsynced.push(Change::Write { offset, bytes });
+    }
+}
+
+fn killed() -> io::Error {
+    io::Error::other("the process was killed")
+}
+
+fn full() -> io::Error {
+    io::ErrorKind::StorageFull.into()
+}
+
+impl Storage for FaultStorage {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        Ok(state.names.keys().cloned().collect())
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        if state.names.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if state.room() == 0 {
+            return Err(full());
+        }
+        let file = state.files.len();
+        state.files.push(Content::default());
+        state.names.insert(name.to_owned(), file);
+        state.answer()?;
+        Ok(Arc::new(FaultFile {
+            disk: Arc::clone(&self.disk),
+            file,
+        }))
+    }
+
+    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn StorageFile>> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        let file = state.file(name)?;
+        Ok(Arc::new(FaultFile {
+            disk: Arc::clone(&self.disk),
+            file,
+        }))
+    }
+
+    fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        let file = match state.file(name) {
+            Ok(file) => file,
+            Err(_) if state.room() < bytes.len() => return Err(full()),
+            Err(_) => {
+                let file = state.files.len();
+                state.files.push(Content::default());
+                state.names.insert(name.to_owned(), file);
+                file
+            }
+        };
+        state.write(file, 0, bytes);
+        state.answer()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        let file = state.file(from)?;
+        state.names.remove(from);
+        state.names.insert(to.to_owned(), file);
+        state.answer()
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        state.file(name)?;
+        state.names.remove(name);
+        state.answer()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        if state.sync_fails() {
+            return Err(io::Error::other("the sync failed"));
+        }
+        state.durable_names = state.names.clone();
+        state.answer()
+    }
+
+    fn lock(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        while state.locked && !state.dead {
+            let woken = self.disk.released.wait(state);
+            state = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+        state.atomic()?;
+        state.locked = true;
+        *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        Ok(())
+    }
+
+    fn try_lock(&self) -> io::Result<bool> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        if state.locked {
+            return Ok(false);
+        }
+        state.locked = true;
+        *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        Ok(true)
+    }
+
+    fn unlock(&self) -> io::Result<()> {
+        let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
+        if std::mem::take(&mut *holds) {
+            self.disk.state().locked = false;
+            self.disk.released.notify_one();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for FaultStorage {
+    fn drop(&mut self) {
+        drop(self.unlock());
+    }
+}
+
+struct FaultFile {
+    disk: Arc<Disk>,
+    file: usize,
+}
+
+impl StorageFile for FaultFile {
+    fn size(&self) -> io::Result<u64> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        Ok(state.files[self.file].cache.len() as u64)
+    }
+
+    fn append(&self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.disk.state();
+        let dies = state.operation()?;
+        let mut size = bytes
+            .len()
+            .min(state.faults.short_writes.unwrap_or(usize::MAX));
+        size = size.min(state.room());
+        if dies {
+            size = state.rng.usize(0..=size);
+        } else if size == 0 && !bytes.is_empty() {
+            return Err(full());
+        }
+        let offset = state.files[self.file].cache.len();
+        state.write(self.file, offset, &bytes[..size]);
+        state.answer()?;
+        Ok(size)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        let cache = &state.files[self.file].cache;
+        let start = usize::try_from(offset)
+            .unwrap_or(usize::MAX)
+            .min(cache.len());
+        let size = buffer.len().min(cache.len() - start);
+        buffer[..size].copy_from_slice(&cache[start..start + size]);
+        Ok(size)
+    }
+
+    fn truncate(&self, size: u64) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let content = &mut state.files[self.file];
+        content.cache.resize(size, 0);
+        content.unsynced.push(Change::Truncate(size));
+        state.answer()
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.atomic()?;
+        if state.sync_fails() {
+            // The kernel marks the pages clean all the same: a later sync will not write them.
+            state.files[self.file].unsynced.clear();
+            return Err(io::Error::other("the sync failed"));
+        }
+        let content = &mut state.files[self.file];
+        // Applied one by one: pages that an earlier failed sync has dropped stay holes.
+        for change in std::mem::take(&mut content.unsynced) {
+            match change {
+                Change::Truncate(size) => content.medium.truncate(size),
+                Change::Write { offset, bytes } => overwrite(&mut content.medium, offset, &bytes),
+            }
+        }
+        state.answer()
+    }
+}

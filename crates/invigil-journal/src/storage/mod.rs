@@ -1,0 +1,107 @@
+//! What a journal needs of a medium: one flat directory of files, and a lock.
+//!
+//! [`DiskStorage`] is the real one. `FaultStorage` (feature `fault`) keeps its files in memory and loses, tears,
+//! reorders and refuses on demand. Both pass the same conformance suite in `tests/journal/conformance.rs`.
+
+mod disk;
+#[cfg(feature = "fault")]
+mod fault;
+
+use std::io;
+use std::sync::Arc;
+
+pub use disk::DiskStorage;
+#[cfg(feature = "fault")]
+pub use fault::{Crash, FaultStorage, Faults};
+
+/// A directory of files.
+pub trait Storage: Send + Sync {
+    /// The names of all files, in no order.
+    fn list(&self) -> io::Result<Vec<String>>;
+    /// Makes a new file to append to. Fails with `AlreadyExists` if there is one.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>>;
+    /// Opens a file that exists.
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn StorageFile>>;
+    /// Writes a small file in place, without a sync. It has the same length every time.
+    fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()>;
+    /// Renames atomically, replacing what is there.
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+    /// Removes a file.
+    fn remove(&self, name: &str) -> io::Result<()>;
+    /// Makes created, renamed and removed names durable.
+    fn sync(&self) -> io::Result<()>;
+    /// Waits for the lock.
+    fn lock(&self) -> io::Result<()>;
+    /// Takes the lock if nobody has it.
+    fn try_lock(&self) -> io::Result<bool>;
+    /// Gives the lock back.
+    fn unlock(&self) -> io::Result<()>;
+}
+
+/// What a file is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only: works on a read-only copy.
+    Read,
+    /// Reading, appending, cutting.
+    Append,
+}
+
+/// One open file.
+pub trait StorageFile: Send + Sync {
+    /// Its length now. Never empty in the sense of a collection, so there is no `is_empty`.
+    fn size(&self) -> io::Result<u64>;
+    /// Adds bytes at the end; perhaps fewer than given, then it says how many.
+    fn append(&self, bytes: &[u8]) -> io::Result<usize>;
+    /// Reads from an offset; 0 at the end.
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Cuts off what lies behind `size`.
+    fn truncate(&self, size: u64) -> io::Result<()>;
+    /// Returns when all bytes written so far are on the medium.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// Appends all of `bytes`.
+pub(crate) fn append_all(file: &dyn StorageFile, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        match file.append(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => bytes = &bytes[n..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Reads until `buffer` is full or the file ends, and says how much.
+pub(crate) fn read_full(
+    file: &dyn StorageFile,
+    buffer: &mut [u8],
+    offset: u64,
+) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match file.read_at(&mut buffer[filled..], offset + filled as u64) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The whole content of a small file, or nothing if there is no such file.
+pub(crate) fn read_small(storage: &dyn Storage, name: &str) -> io::Result<Option<Vec<u8>>> {
+    const SMALL: usize = 64 * 1024;
+    let file = match storage.open(name, Access::Read) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let mut bytes = vec![0; SMALL.min(usize::try_from(file.size()?).unwrap_or(SMALL))];
+    let filled = read_full(&*file, &mut bytes, 0)?;
+    bytes.truncate(filled);
+    Ok(Some(bytes))
+}
