@@ -22,13 +22,13 @@ mod store;
 mod verify;
 mod write;
 
-//pub use blob::{BlobError, BlobReader, Blobs};
+pub use blob::{BlobError, BlobReader, Blobs};
 pub use chain::{Flaw, Head, MAX_RECORD};
 pub use clock::{Clock, SystemClock};
 pub use error::Error;
-//pub use index::{Index, IndexError, Refreshed, RunRow, RunState};
+pub use index::{Index, IndexError, Refreshed, RunRow, RunState};
 pub use read::{Reader, Record};
 pub use storage::{DiskStorage, Storage};
-//pub use store::{RunRef, Store, StoreError};
+pub use store::{RunRef, Store, StoreError};
 pub use verify::{Damage, Expected, Report, VerifyError, verify};
 pub use write::{Journal, Options, Sharing, Ticket};

@@ -1,1 +1,338 @@
+//! Where everything lies: a directory with runs, blobs and the index.
 
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use invigil_schema::{JournalRecovered, RunId, RunIdError};
+
+use crate::clock::Clock;
+use crate::index::{Index, IndexError};
+use crate::read::{Reader, opened};
+use crate::storage::DiskStorage;
+use crate::write::{Journal, Options, Sharing};
+use crate::{Blobs, Error};
+
+const RUNS: &str = "runs";
+const BLOBS: &str = "blobs";
+/// Directories with this prefix are runs in the making.
+const NEW: &str = ".new.";
+
+/// A store: many runs, their blobs, one index.
+#[derive(Debug, Clone)]
+pub struct Store {
+    home: PathBuf,
+}
+
+/// One journal, in a store or wherever somebody has put a copy.
+#[derive(Debug, Clone)]
+pub struct RunRef {
+    directory: PathBuf,
+    run_id: RunId,
+}
+
+/// What can go wrong with a store, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The operating system said no.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The id is taken.
+    #[error("run {0} exists already: choose another id, or leave it out to get a new one")]
+    Exists(RunId),
+    /// No run of that name.
+    #[error("there is no run {name:?} in {}: `invigil runs` lists them", home.display())]
+    NotFound {
+        /// What was asked for.
+        name: String,
+        /// Where it was looked for.
+        home: PathBuf,
+    },
+    /// Several runs begin like this.
+    #[error("{prefix:?} begins {} runs: {}", candidates.len(), list(candidates))]
+    Ambiguous {
+        /// What was asked for.
+        prefix: String,
+        /// Which runs it could be.
+        candidates: Vec<RunId>,
+    },
+    /// Not a run id.
+    #[error(transparent)]
+    RunId(#[from] RunIdError),
+    /// The journal of a run.
+    #[error("run {run_id}: {source}")]
+    Journal {
+        /// Which run.
+        run_id: RunId,
+        /// What went wrong.
+        source: Error,
+    },
+    /// A journal outside of a store.
+    #[error("{}: {source}", path.display())]
+    Foreign {
+        /// Where it is.
+        path: PathBuf,
+        /// What went wrong.
+        source: Error,
+    },
+    /// The index.
+    #[error(transparent)]
+    Index(#[from] IndexError),
+}
+
+fn list(candidates: &[RunId]) -> String {
+    const SHOWN: usize = 5;
+    let mut text: Vec<&str> = candidates.iter().take(SHOWN).map(RunId::as_str).collect();
+    if candidates.len() > SHOWN {
+        text.push("…");
+    }
+    text.join(", ")
+}
+
+impl StoreError {
+    fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StoreError {
+        let path = path.to_owned();
+        move |source| StoreError::Io {
+            action,
+            path,
+            source,
+        }
+    }
+}
+
+impl Store {
+    /// A store at this place. Nothing is made before something is written.
+    pub fn new(home: impl Into<PathBuf>) -> Self {
+        Store { home: home.into() }
+    }
+
+    /// Where it is.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// Begins a run. Its directory appears whole or not at all.
+    pub fn create(
+        &self,
+        run_id: &RunId,
+        clock: Arc<dyn Clock>,
+        options: Options,
+        writer: &str,
+    ) -> Result<(RunRef, Journal), StoreError> {
+        let runs = self.home.join(RUNS);
+        let directory = runs.join(run_id.as_str());
+        if directory.symlink_metadata().is_ok() {
+            return Err(StoreError::Exists(run_id.clone()));
+        }
+        make_directory(&runs, true)?;
+        let draft = Draft::make(&runs, run_id)?;
+        let in_draft = |source| StoreError::Journal {
+            run_id: run_id.clone(),
+            source,
+        };
+        let exclusive = Options {
+            sharing: Sharing::Exclusive,
+            sync_after: None,
+            ..options
+        };
+        let storage = Arc::new(DiskStorage::new(&draft.0));
+        Journal::create(storage, Arc::clone(&clock), exclusive, run_id, writer)
+            .and_then(Journal::close)
+            .map_err(in_draft)?;
+        draft.publish(&directory, run_id)?;
+        let synced = File::open(&runs).and_then(|runs| runs.sync_all());
+        synced.map_err(StoreError::io("sync", &runs))?;
+        let run = RunRef {
+            directory,
+            run_id: run_id.clone(),
+        };
+        let (journal, _) = run.append(clock, options)?;
+        Ok((run, journal))
+    }
+
+    /// All runs, sorted by id.
+    pub fn runs(&self) -> Result<Vec<RunRef>, StoreError> {
+        let path = self.home.join(RUNS);
+        let entries = match fs::read_dir(&path) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(StoreError::io("list", &path)(error)),
+        };
+        let mut runs = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(StoreError::io("list", &path))?;
+            let name = entry.file_name().into_string();
+            if let Some(run_id) = name.ok().and_then(|name| RunId::new(name).ok()) {
+                let directory = entry.path();
+                runs.push(RunRef { directory, run_id });
+            }
+        }
+        runs.sort_by(|a, b| a.run_id.cmp(&b.run_id));
+        Ok(runs)
+    }
+
+    /// The run of this very id.
+    pub fn run(&self, run_id: &RunId) -> Result<RunRef, StoreError> {
+        let directory = self.home.join(RUNS).join(run_id.as_str());
+        if !directory.is_dir() {
+            return Err(self.not_found(run_id.as_str()));
+        }
+        Ok(RunRef {
+            directory,
+            run_id: run_id.clone(),
+        })
+    }
+
+    /// The run that a person means: an id, the beginning of one, or `last`.
+    pub fn find(&self, name: &str) -> Result<RunRef, StoreError> {
+        if name == RunId::LAST {
+            let (index, _) = Index::refreshed(self)?;
+            let newest = index
+                .runs()?
+                .into_iter()
+                .find_map(|row| self.run(&row.run_id).ok());
+            return newest.ok_or_else(|| self.not_found(name));
+        }
+        let whole = RunId::new(name)?;
+        if let Ok(run) = self.run(&whole) {
+            return Ok(run);
+        }
+        let mut candidates = self.runs()?;
+        candidates.retain(|run| run.run_id.as_str().starts_with(name));
+        match candidates.len() {
+            0 => Err(self.not_found(name)),
+            1 => Ok(candidates.remove(0)),
+            _ => Err(StoreError::Ambiguous {
+                prefix: name.to_owned(),
+                candidates: candidates.into_iter().map(|run| run.run_id).collect(),
+            }),
+        }
+    }
+
+    /// The blobs of all runs.
+    pub fn blobs(&self) -> Result<Blobs, StoreError> {
+        let path = self.home.join(BLOBS);
+        make_directory(&path, true)?;
+        Ok(Blobs::new(Arc::new(DiskStorage::new(path))))
+    }
+
+    fn not_found(&self, name: &str) -> StoreError {
+        let (name, home) = (name.to_owned(), self.home.clone());
+        StoreError::NotFound { name, home }
+    }
+}
+
+impl RunRef {
+    /// A journal outside of a store: a run directory, or the `journal.ndjson` in one.
+    pub fn at(path: &Path) -> Result<RunRef, StoreError> {
+        let directory = match path.is_dir() {
+            true => path.to_owned(),
+            false => path.parent().unwrap_or(Path::new(".")).to_owned(),
+        };
+        let storage = Arc::new(DiskStorage::new(&directory));
+        let opened = Reader::open(storage).and_then(|mut reader| opened(&mut reader));
+        match opened {
+            Ok(opened) => Ok(RunRef {
+                directory,
+                run_id: opened.run_id,
+            }),
+            Err(source) => Err(StoreError::Foreign {
+                path: path.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// Its id.
+    pub fn run_id(&self) -> &RunId {
+        &self.run_id
+    }
+
+    /// Where its files are.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Its files.
+    pub fn storage(&self) -> Arc<DiskStorage> {
+        Arc::new(DiskStorage::new(&self.directory))
+    }
+
+    /// Opens it for appending.
+    pub fn append(
+        &self,
+        clock: Arc<dyn Clock>,
+        options: Options,
+    ) -> Result<(Journal, Option<JournalRecovered>), StoreError> {
+        Journal::open(self.storage(), clock, options).map_err(|source| self.error(source))
+    }
+
+    /// Reads it from record `seq`. Nothing if it is not that long yet.
+    pub fn read(&self, seq: u64) -> Result<Option<Reader>, StoreError> {
+        Reader::open_at(self.storage(), seq).map_err(|source| self.error(source))
+    }
+
+    /// Whether a process has it open exclusively: the run goes on.
+    pub fn is_live(&self) -> bool {
+        self.storage().is_locked().unwrap_or(false)
+    }
+
+    /// An error of this run.
+    pub fn error(&self, source: Error) -> StoreError {
+        StoreError::Journal {
+            run_id: self.run_id.clone(),
+            source,
+        }
+    }
+}
+
+fn make_directory(path: &Path, recursive: bool) -> Result<(), StoreError> {
+    let made = DirBuilder::new()
+        .mode(0o700)
+        .recursive(recursive)
+        .create(path);
+    made.map_err(StoreError::io("make the directory", path))
+}
+
+/// A run directory in the making; removed again if it is not published.
+struct Draft(PathBuf);
+
+impl Draft {
+    fn make(runs: &Path, run_id: &RunId) -> Result<Draft, StoreError> {
+        let path = runs.join(format!("{NEW}{run_id}.{}", std::process::id()));
+        // Left over by a process of the same id.
+        if path.exists() {
+            fs::remove_dir_all(&path).map_err(StoreError::io("remove", &path))?;
+        }
+        make_directory(&path, false)?;
+        Ok(Draft(path))
+    }
+
+    fn publish(self, directory: &Path, run_id: &RunId) -> Result<(), StoreError> {
+        // A directory is never renamed over one that holds something, so of two equal ids one is refused.
+        match fs::rename(&self.0, directory) {
+            Ok(()) => Ok(()),
+            Err(error) if directory.exists() => {
+                drop(error);
+                Err(StoreError::Exists(run_id.clone()))
+            }
+            Err(error) => Err(StoreError::io("make", directory)(error)),
+        }
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        // After publishing there is nothing of this name.
+        drop(fs::remove_dir_all(&self.0));
+    }
+}

@@ -1,1 +1,15 @@
-fn main() {}
+//! `invigil`: runs an AI agent under watch. One file per command in `commands/`; errors become exit codes in `error`.
+
+mod args;
+mod commands;
+mod error;
+mod ui;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match commands::dispatch(args::parse()) {
+        Ok(code) => ExitCode::from(code),
+        Err(error) => error.report(),
+    }
+}

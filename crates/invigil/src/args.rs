@@ -1,0 +1,38 @@
+//! The command line. The comments on the fields are its help text.
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+use invigil_schema::ExitCode;
+
+use crate::commands::{run, runs, show, verify};
+
+/// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
+#[derive(Debug, Parser)]
+#[command(name = "invigil", version, max_term_width = 100)]
+pub(crate) struct Args {
+    /// Where runs are kept [default: $INVIGIL_HOME, else $XDG_DATA_HOME/invigil, else ~/.local/share/invigil]
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) home: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(run::Run),
+    Runs(runs::Runs),
+    Show(show::Show),
+    Verify(verify::Verify),
+}
+
+/// Reads the command line. Wrong use ends with 125, not with a code that could be the command's own.
+pub(crate) fn parse() -> Args {
+    Args::try_parse().unwrap_or_else(|error| {
+        // Nothing can be said any more if even this cannot be printed.
+        drop(error.print());
+        let wrong = error.use_stderr();
+        std::process::exit(if wrong { ExitCode::Invigil as i32 } else { 0 })
+    })
+}

@@ -1,0 +1,59 @@
+//! The commands, one file each.
+
+pub(crate) mod run;
+pub(crate) mod runs;
+pub(crate) mod show;
+pub(crate) mod verify;
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use invigil_journal::{Refreshed, RunRef, Store, StoreError};
+
+use crate::args::{Args, Command};
+use crate::error::CliError;
+use crate::ui;
+
+/// Does what was asked. The number is the exit code.
+pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
+    let store = Store::new(home(args.home)?);
+    match args.command {
+        Command::Run(command) => command.execute(&store),
+        Command::Runs(command) => command.execute(&store),
+        Command::Show(command) => command.execute(&store),
+        Command::Verify(command) => command.execute(&store),
+    }
+}
+
+fn home(flag: Option<PathBuf>) -> Result<PathBuf, CliError> {
+    let variable = |name| {
+        env::var_os(name)
+            .filter(|value| !value.is_empty())
+            .map(PathBuf::from)
+    };
+    flag.or_else(|| variable("INVIGIL_HOME"))
+        // The XDG specification says that a relative path is to be ignored.
+        .or_else(|| {
+            variable("XDG_DATA_HOME")
+                .filter(|path| path.is_absolute())
+                .map(|xdg| xdg.join("invigil"))
+        })
+        .or_else(|| variable("HOME").map(|home| home.join(".local/share/invigil")))
+        .ok_or(CliError::NoHome)
+}
+
+/// The run that a person means: a name in the store, or a path to a copy.
+fn find(store: &Store, name: &str) -> Result<RunRef, StoreError> {
+    if name.contains('/') || name.ends_with(".ndjson") {
+        return RunRef::at(Path::new(name));
+    }
+    store.find(name)
+}
+
+fn tell(refreshed: &Refreshed) {
+    if let Some(why) = &refreshed.rebuilt {
+        ui::warning(&format!(
+            "the index was built anew, and the heads that it remembered are gone: {why}"
+        ));
+    }
+}

@@ -1,0 +1,142 @@
+//! `invigil show`: a run's records, for people or for `jq`, to the end or as they come.
+
+use std::io::Write;
+use std::thread;
+use std::time::Duration;
+
+use invigil_journal::{Record, RunRef, Store};
+use invigil_schema::{Event, Origin, Timestamp};
+
+use super::find;
+use crate::error::CliError;
+use crate::ui::{self, BAD, BOLD, DIM, GOOD};
+
+/// How long a follower waits before it looks again.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Show what is in a run's journal
+#[derive(Debug, clap::Args)]
+pub(crate) struct Show {
+    /// A run's id, the beginning of one, `last`, or a path to a copy of a run directory
+    run: String,
+
+    /// Begin with this record
+    #[arg(long, value_name = "SEQ", default_value_t = 0)]
+    from: u64,
+
+    /// Keep going while the run does
+    #[arg(long, short)]
+    follow: bool,
+
+    /// The records as they are, one JSON object a line
+    #[arg(long)]
+    json: bool,
+}
+
+impl Show {
+    pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
+        let run = find(store, &self.run)?;
+        let mut out = anstream::stdout().lock();
+        if !self.json {
+            writeln!(out, "{BOLD}run{BOLD:#} {}", run.run_id())?;
+            writeln!(out, "{DIM}in  {}{DIM:#}", run.directory().display())?;
+        }
+        let mut reader = self.reader(&run)?;
+        loop {
+            // Asked before reading: whatever a writer wrote before it ended is then seen.
+            let live = self.follow && run.is_live();
+            while let Some(record) = reader.next().map_err(|error| run.error(error))? {
+                match self.json {
+                    true => {
+                        out.write_all(record.line())?;
+                        writeln!(out)?;
+                    }
+                    false => print(&mut out, record)?,
+                }
+            }
+            out.flush()?;
+            if !live {
+                return Ok(0);
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn reader(&self, run: &RunRef) -> Result<invigil_journal::Reader, CliError> {
+        loop {
+            let live = self.follow && run.is_live();
+            if let Some(reader) = run.read(self.from)? {
+                return Ok(reader);
+            }
+            if !live {
+                let mut reader = run
+                    .read(0)?
+                    .ok_or(CliError::Journal(invigil_journal::Error::Missing))?;
+                while reader.next().map_err(|error| run.error(error))?.is_some() {}
+                let end = reader.head().map_or(0, |head| head.seq);
+                return Err(CliError::BeyondEnd {
+                    from: self.from,
+                    end,
+                });
+            }
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+fn print(out: &mut impl Write, record: Record<'_>) -> Result<(), CliError> {
+    let envelope = record.envelope()?;
+    let time = envelope.time.to_string();
+    let kind = envelope.kind.as_ref();
+    let (origin, seq) = (envelope.origin.as_str(), record.seq);
+    let what = describe(&envelope.event(), envelope.time);
+    let style = if envelope.origin == Origin::Kernel {
+        BOLD
+    } else {
+        DIM
+    };
+    writeln!(
+        out,
+        "{DIM}{seq:>6}  {}{DIM:#}  {style}{origin:7}{style:#}  {BOLD}{:17}{BOLD:#}  {what}",
+        &time[11..23],
+        ui::harmless(kind),
+    )?;
+    Ok(())
+}
+
+/// One line for a person.
+fn describe(event: &Event, time: Timestamp) -> String {
+    match event {
+        Event::JournalOpened(opened) => {
+            format!(
+                "format {} by {} on {}",
+                opened.format,
+                ui::harmless(&opened.writer),
+                &time.to_string()[..10]
+            )
+        }
+        Event::JournalRecovered(recovered) => format!(
+            "{BAD}{} bytes were cut off after a crash{BAD:#} and are kept in {}",
+            recovered.bytes,
+            ui::harmless(&recovered.file)
+        ),
+        Event::RunStarted(started) => format!(
+            "{} in {}",
+            ui::command(&started.command),
+            ui::harmless(&started.cwd.to_string_lossy())
+        ),
+        Event::RunFinished(finished) => {
+            let time = ui::duration(Duration::from_millis(finished.window_elapsed_ms));
+            match (finished.exit_code, finished.signal) {
+                (Some(0), _) => format!("{GOOD}exit 0{GOOD:#} after {time}"),
+                (Some(code), _) => format!("{BAD}exit {code}{BAD:#} after {time}"),
+                (None, Some(signal)) => {
+                    format!("{BAD}killed by signal {signal}{BAD:#} after {time}")
+                }
+                (None, None) => format!("ended after {time}"),
+            }
+        }
+        Event::RunFailed(failed) => format!("{BAD}{}{BAD:#}", ui::harmless(&failed.reason)),
+        Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
+    }
+}

@@ -1,0 +1,74 @@
+//! Errors of the command line, and the exit code of each.
+
+use std::io;
+
+use invigil_journal::{Error as JournalError, IndexError, StoreError};
+use invigil_schema::{ExitCode, RunIdError};
+
+use crate::ui;
+
+/// Everything that ends a command early.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CliError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
+    #[error(transparent)]
+    RunId(#[from] RunIdError),
+    #[error("nowhere to keep runs: set INVIGIL_HOME, or HOME, or use --home DIR")]
+    NoHome,
+    #[error("--from {from}: the journal ends at record {end}")]
+    BeyondEnd { from: u64, end: u64 },
+    #[error("cannot listen for signals: {0}")]
+    Signals(#[source] io::Error),
+    #[error("cannot watch {command:?}: {source}; it was killed")]
+    Wait { command: String, source: io::Error },
+    #[error("the end of the run could not be recorded: {0}")]
+    Unrecorded(#[source] JournalError),
+    /// Whoever read our output has gone; that is not our failure.
+    #[error("the output was closed")]
+    OutputClosed,
+    #[error("cannot write the output: {0}")]
+    Output(#[source] io::Error),
+}
+
+impl CliError {
+    fn code(&self) -> ExitCode {
+        match self {
+            CliError::OutputClosed => ExitCode::Success,
+            CliError::Store(_)
+            | CliError::Journal(_)
+            | CliError::RunId(_)
+            | CliError::NoHome
+            | CliError::BeyondEnd { .. }
+            | CliError::Signals(_)
+            | CliError::Wait { .. }
+            | CliError::Unrecorded(_)
+            | CliError::Output(_) => ExitCode::Invigil,
+        }
+    }
+
+    /// Tells the person and gives the exit code.
+    pub(crate) fn report(&self) -> std::process::ExitCode {
+        if !matches!(self, CliError::OutputClosed) {
+            ui::error(&self.to_string());
+        }
+        std::process::ExitCode::from(u8::from(self.code()))
+    }
+}
+
+impl From<IndexError> for CliError {
+    fn from(error: IndexError) -> Self {
+        CliError::Store(error.into())
+    }
+}
+
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => CliError::OutputClosed,
+            _ => CliError::Output(error),
+        }
+    }
+}
