@@ -1,10 +1,11 @@
 //! Where everything lies: a directory with runs, blobs and the index.
 
 use std::fs::{self, DirBuilder, File};
-use std::io;
+use std::io::{self, ErrorKind::AlreadyExists};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use invigil_schema::{JournalRecovered, RunId, RunIdError};
 
@@ -308,13 +309,18 @@ struct Draft(PathBuf);
 
 impl Draft {
     fn make(runs: &Path, run_id: &RunId) -> Result<Draft, StoreError> {
-        let path = runs.join(format!("{NEW}{run_id}.{}", std::process::id()));
-        // Left over by a process of the same id.
-        if path.exists() {
-            fs::remove_dir_all(&path).map_err(StoreError::io("remove", &path))?;
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!("{NEW}{run_id}.{}.{number}", std::process::id());
+            let path = runs.join(name);
+            match make_directory(&path, false) {
+                Ok(()) => return Ok(Draft(path)),
+                // Left over by a process of the same number that was killed.
+                Err(StoreError::Io { source, .. }) if source.kind() == AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
         }
-        make_directory(&path, false)?;
-        Ok(Draft(path))
     }
 
     fn publish(self, directory: &Path, run_id: &RunId) -> Result<(), StoreError> {
