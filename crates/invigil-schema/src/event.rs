@@ -5,6 +5,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::kernel::{
+    AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
+    ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
+};
 use crate::{Digest, OsText, RunId};
 
 /// Who vouches for an event. No view may promote one to another.
@@ -140,6 +144,30 @@ kinds! {
     RunFinished = "run_finished", Proc;
     /// The command could not be started.
     RunFailed = "run_failed", Proc;
+    /// The kernel is asked to tell what the command does.
+    ObserverStarted = "observer_started", Sched;
+    /// The last process is dead; how much was seen.
+    ObserverFinished = "observer_finished", Sched;
+    /// Something that bears on how complete the evidence is.
+    ObserverNote = "observer_note", Sched;
+    /// A process made another.
+    ProcessForked = "process_forked", Proc;
+    /// A process loaded a program.
+    ProcessExec = "process_exec", Proc;
+    /// A process could not load a program.
+    ExecFailed = "exec_failed", Proc;
+    /// A process ended.
+    ProcessExited = "process_exited", Proc;
+    /// A file was opened, made, changed or removed, or that was tried.
+    FileOp = "file_op", Syscall;
+    /// A written file at the end of the run.
+    FileFinal = "file_final", Syscall;
+    /// A socket was connected, bound, listened on or sent from, or that was tried.
+    NetOp = "net_op", Syscall;
+    /// Invigil refused something.
+    AccessDenied = "access_denied", Syscall;
+    /// What the tree uses.
+    ResourceSample = "resource_sample", Mm;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.
@@ -164,7 +192,7 @@ pub struct JournalRecovered {
     pub sha256: Digest,
 }
 
-/// How much of a run is seen from outside, from best to least.
+/// How much of a run is seen from outside; a greater one sees more.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -172,6 +200,10 @@ pub struct JournalRecovered {
 pub enum Tier {
     /// Only that the command was started and how it ended.
     ContractOnly,
+    /// Everything, by stopping each observed call twice.
+    Ptrace,
+    /// Everything, with calls carried out on behalf: the default.
+    Notify,
 }
 
 impl Tier {
@@ -179,6 +211,8 @@ impl Tier {
     pub fn as_str(self) -> &'static str {
         match self {
             Tier::ContractOnly => "contract_only",
+            Tier::Ptrace => "ptrace",
+            Tier::Notify => "notify",
         }
     }
 }

@@ -5,15 +5,18 @@
 
 mod digest;
 mod envelope;
+mod errno;
 mod event;
 mod exit;
 mod id;
 mod jsonschema;
+mod kernel;
 mod text;
 mod time;
 
 pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
+pub use errno::{CallResult, Errno, ParseErrnoError};
 pub use event::{
     Category, Event, JournalOpened, JournalRecovered, Origin, RunFailed, RunFinished, RunStarted,
     SpawnFailure, Tier,
@@ -21,6 +24,11 @@ pub use event::{
 pub use exit::ExitCode;
 pub use id::{RunId, RunIdError};
 pub use jsonschema::journal_schema;
+pub use kernel::{
+    AccessDenied, Address, ExecFailed, FileFinal, FileOp, FileOpKind, Hook, NetOp, NetOpKind, Note,
+    ObserverFinished, ObserverNote, ObserverStarted, OpenFlag, ProcessExec, ProcessExited,
+    ProcessForked, ProcessRef, ResourceSample,
+};
 pub use text::OsText;
 pub use time::Timestamp;
 
