@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use invigil_schema::{Digest, Envelope, Event, OsText, RunId, Timestamp};
+use invigil_schema::{Digest, Envelope, Event, Origin, OsText, RunId, StopReason, Timestamp};
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, named_params};
 
 use crate::chain::Head;
@@ -64,6 +64,8 @@ pub enum RunState {
         exit_code: Option<i32>,
         /// The signal that ended it.
         signal: Option<i32>,
+        /// Why Invigil ended it, if it did.
+        stopped: Option<StopReason>,
         /// How long it took.
         elapsed_ms: u64,
     },
@@ -444,6 +446,10 @@ impl Known {
 
 impl RunRow {
     fn take(&mut self, envelope: &Envelope<'_>) {
+        // Most records are the kernel's, and none of them matters here: their data is not even parsed.
+        if envelope.origin != Origin::Runtime {
+            return;
+        }
         match envelope.event() {
             Event::JournalOpened(_) => self.started_at = envelope.time,
             Event::RunStarted(started) => self.command = started.command,
@@ -451,6 +457,7 @@ impl RunRow {
                 self.state = RunState::Finished {
                     exit_code: finished.exit_code,
                     signal: finished.signal,
+                    stopped: finished.stopped,
                     elapsed_ms: finished.window_elapsed_ms,
                 }
             }
@@ -459,7 +466,7 @@ impl RunRow {
                     reason: failed.reason,
                 }
             }
-            Event::JournalRecovered(_) | Event::Unknown { .. } => {}
+            _ => {}
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::kernel::{
     AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
 };
+use crate::layers::{PolicyDecision, PolicyFlagged, SdkEvent, SdkRejected};
 use crate::{Digest, OsText, RunId};
 
 /// Who vouches for an event. No view may promote one to another.
@@ -168,6 +169,14 @@ kinds! {
     AccessDenied = "access_denied", Syscall;
     /// What the tree uses.
     ResourceSample = "resource_sample", Mm;
+    /// The agent's framework reports something.
+    SdkEvent = "sdk_event", Ipc;
+    /// The agent's framework reported something that cannot be read.
+    SdkRejected = "sdk_rejected", Ipc;
+    /// A tool gate decided something.
+    PolicyDecision = "policy_decision", Syscall;
+    /// A tool gate logged something that cannot count.
+    PolicyFlagged = "policy_flagged", Syscall;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.
@@ -245,6 +254,21 @@ pub struct RunFinished {
     pub success: bool,
     /// Milliseconds since it was started.
     pub window_elapsed_ms: u64,
+    /// Why Invigil ended it, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stopped: Option<StopReason>,
+}
+
+/// Why Invigil ended a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// Its time was up.
+    Timeout,
+    /// It used more than it was given.
+    Budget,
+    /// The policy said so.
+    Policy,
 }
 
 /// Data of `run_failed`.
@@ -287,6 +311,7 @@ mod tests {
             signal: Some(9),
             success: false,
             window_elapsed_ms: 12,
+            stopped: None,
         };
         let line = line(&finished.clone().into());
         let envelope = Envelope::parse(&line).unwrap();

@@ -11,6 +11,7 @@ mod exit;
 mod id;
 mod jsonschema;
 mod kernel;
+mod layers;
 mod text;
 mod time;
 
@@ -19,7 +20,7 @@ pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};
 pub use event::{
     Category, Event, JournalOpened, JournalRecovered, Origin, RunFailed, RunFinished, RunStarted,
-    SpawnFailure, Tier,
+    SpawnFailure, StopReason, Tier,
 };
 pub use exit::ExitCode;
 pub use id::{RunId, RunIdError};
@@ -28,6 +29,9 @@ pub use kernel::{
     AccessDenied, Address, ExecFailed, FileFinal, FileOp, FileOpKind, Hook, NetOp, NetOpKind, Note,
     ObserverFinished, ObserverNote, ObserverStarted, OpenFlag, ProcessExec, ProcessExited,
     ProcessForked, ProcessRef, ResourceSample,
+};
+pub use layers::{
+    LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
 };
 pub use text::OsText;
 pub use time::Timestamp;

@@ -2,6 +2,7 @@
 
 mod args;
 mod commands;
+mod describe;
 mod error;
 mod ui;
 

@@ -26,6 +26,7 @@ fn finished() -> Event {
         signal: None,
         success: false,
         window_elapsed_ms: 12,
+        stopped: None,
     };
     finished.into()
 }
@@ -61,6 +62,7 @@ fn follows_the_journals_and_reads_only_what_is_new() {
     let state = RunState::Finished {
         exit_code: Some(3),
         signal: None,
+        stopped: None,
         elapsed_ms: 12,
     };
     assert_eq!((done.events, done.state, done.head.seq), (3, state, 2));

@@ -214,6 +214,7 @@ impl Outcome {
                 signal: status.signal(),
                 success: status.success(),
                 window_elapsed_ms: elapsed.as_millis() as u64,
+                stopped: None,
             }
             .into(),
             Outcome::NotStarted(failed) => failed.clone().into(),

@@ -102,6 +102,7 @@ fn print_table(store: &Store, rows: &[RunRow]) -> Result<u8, CliError> {
                 exit_code,
                 signal,
                 elapsed_ms,
+                ..
             } => {
                 let code = exit_code.map(|code| code.to_string());
                 let signal = signal.map(|signal| format!("s{signal}"));

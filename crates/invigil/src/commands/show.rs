@@ -5,11 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use invigil_journal::{Record, RunRef, Store};
-use invigil_schema::{Event, Origin, Timestamp};
+use invigil_schema::Origin;
 
 use super::find;
+use crate::describe::describe;
 use crate::error::CliError;
-use crate::ui::{self, BAD, BOLD, DIM, GOOD};
+use crate::ui::{self, BOLD, DIM};
 
 /// How long a follower waits before it looks again.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -102,41 +103,4 @@ fn print(out: &mut impl Write, record: Record<'_>) -> Result<(), CliError> {
         ui::harmless(kind),
     )?;
     Ok(())
-}
-
-/// One line for a person.
-fn describe(event: &Event, time: Timestamp) -> String {
-    match event {
-        Event::JournalOpened(opened) => {
-            format!(
-                "format {} by {} on {}",
-                opened.format,
-                ui::harmless(&opened.writer),
-                &time.to_string()[..10]
-            )
-        }
-        Event::JournalRecovered(recovered) => format!(
-            "{BAD}{} bytes were cut off after a crash{BAD:#} and are kept in {}",
-            recovered.bytes,
-            ui::harmless(&recovered.file)
-        ),
-        Event::RunStarted(started) => format!(
-            "{} in {}",
-            ui::command(&started.command),
-            ui::harmless(&started.cwd.to_string_lossy())
-        ),
-        Event::RunFinished(finished) => {
-            let time = ui::duration(Duration::from_millis(finished.window_elapsed_ms));
-            match (finished.exit_code, finished.signal) {
-                (Some(0), _) => format!("{GOOD}exit 0{GOOD:#} after {time}"),
-                (Some(code), _) => format!("{BAD}exit {code}{BAD:#} after {time}"),
-                (None, Some(signal)) => {
-                    format!("{BAD}killed by signal {signal}{BAD:#} after {time}")
-                }
-                (None, None) => format!("ended after {time}"),
-            }
-        }
-        Event::RunFailed(failed) => format!("{BAD}{}{BAD:#}", ui::harmless(&failed.reason)),
-        Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
-    }
 }

@@ -1,0 +1,204 @@
+//! One line for a person about each kind of event.
+
+use std::time::Duration;
+
+use invigil_schema::{
+    Address, CallResult, Event, FileOp, NetOp, OpenFlag, OsText, ProcessRef, RunFinished,
+    StopReason, Timestamp,
+};
+use serde::Serialize;
+
+use crate::ui::{self, BAD, GOOD, WARN};
+
+/// What happened, in one line.
+pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
+    match event {
+        Event::JournalOpened(opened) => {
+            let (format, writer) = (opened.format, ui::harmless(&opened.writer));
+            format!("format {format} by {writer} on {}", &time.to_string()[..10])
+        }
+        Event::JournalRecovered(recovered) => format!(
+            "{BAD}{} bytes were cut off after a crash{BAD:#} and are kept in {}",
+            recovered.bytes,
+            ui::harmless(&recovered.file)
+        ),
+        Event::RunStarted(started) => {
+            format!(
+                "{} in {}",
+                ui::command(&started.command),
+                text(&started.cwd)
+            )
+        }
+        Event::RunFinished(finished) => ended(finished),
+        Event::RunFailed(failed) => format!("{BAD}{}{BAD:#}", ui::harmless(&failed.reason)),
+        Event::ObserverStarted(started) => {
+            let missing = started.hooks.iter().filter(|hook| !hook.attached).count();
+            let (tier, hooks) = (started.tier.as_str(), started.hooks.len());
+            format!("tier {tier}, {} of {hooks} hooks", hooks - missing)
+        }
+        Event::ObserverFinished(finished) => {
+            let lost: u64 = finished.lost.values().sum();
+            let (received, processes) = (finished.received, finished.processes);
+            format!("{received} facts of {processes} processes, {lost} lost")
+        }
+        Event::ObserverNote(note) => {
+            let who = note.process.map(process).unwrap_or_default();
+            format!("{WARN}{}{WARN:#} {who}", ui::harmless(&note.detail))
+        }
+        Event::ProcessForked(forked) => match forked.parent {
+            Some(parent) => format!("{} by {}", process(forked.process), process(parent)),
+            None => process(forked.process),
+        },
+        Event::ProcessExec(exec) => {
+            format!("{} {}", process(exec.process), ui::command(&exec.argv))
+        }
+        Event::ExecFailed(failed) => {
+            let who = process(failed.process);
+            format!("{who} {}: {BAD}{}{BAD:#}", text(&failed.path), failed.error)
+        }
+        Event::ProcessExited(exited) => {
+            let who = process(exited.process);
+            match (exited.exit_code, exited.signal) {
+                (Some(code), _) => format!("{who} exit {code}"),
+                (None, Some(signal)) => format!("{who} signal {signal}"),
+                (None, None) => format!("{who} ended"),
+            }
+        }
+        Event::FileOp(op) => file_op(op),
+        Event::FileFinal(file) => match (file.size, &file.sha256) {
+            (Some(size), Some(sha256)) => {
+                let short = &sha256.to_string()[..12];
+                format!("{} {size} bytes, sha256 {short}…", text(&file.path))
+            }
+            _ => {
+                let why = file.why_not.as_deref().unwrap_or("gone");
+                format!("{} {}", text(&file.path), ui::harmless(why))
+            }
+        },
+        Event::NetOp(op) => net_op(op),
+        Event::AccessDenied(denied) => format!(
+            "{} {BAD}{} {}{BAD:#} by {}",
+            process(denied.process),
+            ui::harmless(&denied.what),
+            text(&denied.target),
+            ui::harmless(&denied.rule)
+        ),
+        Event::ResourceSample(sample) => format!(
+            "{} processes, {} MiB, {} of CPU",
+            sample.processes,
+            sample.rss_kib / 1024,
+            ui::duration(Duration::from_micros(sample.cpu_us))
+        ),
+        Event::SdkEvent(sdk) => {
+            let tool = sdk.tool.as_deref().unwrap_or_default();
+            let (kind, source) = (name(&sdk.event_type), ui::harmless(&sdk.source));
+            format!("{source} says {kind} {}", ui::harmless(tool))
+        }
+        Event::SdkRejected(rejected) => {
+            format!(
+                "{WARN}line {}: {}{WARN:#}",
+                rejected.line,
+                ui::harmless(&rejected.reason)
+            )
+        }
+        Event::PolicyDecision(decision) => format!(
+            "{} {} ({})",
+            ui::harmless(&decision.decision),
+            ui::harmless(&decision.tool),
+            ui::harmless(&decision.source)
+        ),
+        Event::PolicyFlagged(flagged) => {
+            format!(
+                "{WARN}line {}: {}{WARN:#}",
+                flagged.line,
+                ui::harmless(&flagged.reason)
+            )
+        }
+        Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
+    }
+}
+
+/// How a run ended.
+pub(crate) fn ended(finished: &RunFinished) -> String {
+    let time = ui::duration(Duration::from_millis(finished.window_elapsed_ms));
+    match finished.stopped {
+        Some(StopReason::Timeout) => return format!("{BAD}time-out{BAD:#} after {time}"),
+        Some(StopReason::Budget) => return format!("{BAD}over budget{BAD:#} after {time}"),
+        Some(StopReason::Policy) => return format!("{BAD}stopped by policy{BAD:#} after {time}"),
+        None => {}
+    }
+    match (finished.exit_code, finished.signal) {
+        (Some(0), _) => format!("{GOOD}exit 0{GOOD:#} after {time}"),
+        (Some(code), _) => format!("{BAD}exit {code}{BAD:#} after {time}"),
+        (None, Some(signal)) => format!("{BAD}killed by signal {signal}{BAD:#} after {time}"),
+        (None, None) => format!("ended after {time}"),
+    }
+}
+
+fn file_op(op: &FileOp) -> String {
+    let mut line = format!(
+        "{} {} {}",
+        process(op.process),
+        name(&op.op),
+        text(&op.path)
+    );
+    if let Some(to) = &op.to {
+        line += &format!(" → {}", text(to));
+    }
+    let flags: Vec<String> = op
+        .flags
+        .iter()
+        .filter(|flag| tells(**flag))
+        .map(name)
+        .collect();
+    if !flags.is_empty() {
+        line += &format!(" ({})", flags.join(", "));
+    }
+    line + &result(op.result)
+}
+
+/// How a descriptor is passed on says nothing about the file.
+fn tells(flag: OpenFlag) -> bool {
+    !matches!(flag, OpenFlag::CloseOnExec | OpenFlag::Nonblocking)
+}
+
+fn net_op(op: &NetOp) -> String {
+    let (who, what) = (process(op.process), name(&op.op));
+    format!("{who} {what} {}{}", address(&op.address), result(op.result))
+}
+
+/// An address as people write it.
+pub(crate) fn address(address: &Address) -> String {
+    match address {
+        Address::Inet { ip, port } => format!("{ip}:{port}"),
+        Address::Inet6 { ip, port, .. } => format!("[{ip}]:{port}"),
+        Address::Unix { path } => format!("unix:{}", text(path)),
+        Address::Abstract { name } => format!("unix:@{}", text(name)),
+        Address::Unnamed => "unnamed".to_owned(),
+        Address::Other { number, .. } => format!("family {number}"),
+    }
+}
+
+fn result(result: CallResult) -> String {
+    match result {
+        CallResult::Ok => String::new(),
+        CallResult::Unknown => format!(": {WARN}result not seen{WARN:#}"),
+        CallResult::Failed(error) => format!(": {BAD}{error}{BAD:#}"),
+    }
+}
+
+fn process(process: ProcessRef) -> String {
+    format!("[{}]", process.pid)
+}
+
+pub(crate) fn text(text: &OsText) -> String {
+    ui::harmless(&text.to_string_lossy())
+}
+
+/// The name of a unit variant, as the journal has it.
+pub(crate) fn name(value: &impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}
