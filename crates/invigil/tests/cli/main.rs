@@ -1,5 +1,7 @@
 //! The command line as a person or a script uses it: the real binary, real processes, real files.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod run;
 mod views;
 
