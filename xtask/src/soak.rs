@@ -1,0 +1,54 @@
+//! `cargo xtask soak`: the long forms of tests whose short forms are part of `cargo xtask test`.
+//!
+//! The tests read how long they should be from the environment; this command only sets it, and makes sure that there
+//! was something to run.
+
+use std::time::Instant;
+
+use crate::{Result, cargo, check};
+
+/// Run the long forms of the journal's tests: many seeds, many kills, many records.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// How many seeds the model test tries.
+    #[arg(long, default_value_t = 100_000)]
+    seeds: u64,
+    /// How many times a writing process is killed.
+    #[arg(long, default_value_t = 1_000)]
+    kills: u64,
+    /// How long a journal is verified and followed in constant memory.
+    #[arg(long, default_value_t = 10_000_000)]
+    records: u64,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    soak("model", "INVIGIL_SEEDS", args.seeds)?;
+    soak("kill", "INVIGIL_KILLS", args.kills)?;
+    soak("memory", "INVIGIL_SOAK_RECORDS", args.records)
+}
+
+fn soak(tests: &str, variable: &str, value: u64) -> Result {
+    println!("── {tests}: {variable}={value}");
+    let listed = cargo_test(&[tests, "--", "--list"]).output()?;
+    if !listed.status.success() {
+        return Err(String::from_utf8_lossy(&listed.stderr).into());
+    }
+    let names = String::from_utf8_lossy(&listed.stdout);
+    if !names.lines().any(|line| line.ends_with(": test")) {
+        return Err(format!("no test of invigil-journal has `{tests}` in its name").into());
+    }
+    let begun = Instant::now();
+    let mut command = cargo_test(&[tests, "--", "--nocapture"]);
+    command.env(variable, value.to_string());
+    check(command)?;
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("── {tests} is good ({seconds:.1} s)");
+    Ok(())
+}
+
+fn cargo_test(rest: &[&str]) -> std::process::Command {
+    let mut command = cargo(&["test", "--release", "--package", "invigil-journal"]);
+    command.args(["--all-features", "--test", "journal"]);
+    command.args(rest);
+    command
+}
