@@ -4,7 +4,7 @@ use invigil_schema::Digest;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::chain::{Head, Position, TAIL, tail_of};
+use crate::chain::{Head, Position, TAIL, digest, tail_of};
 use crate::segment::{self, DURABLE};
 use crate::storage::{Storage, StorageFile, read_full, read_small};
 
@@ -22,7 +22,7 @@ pub(crate) struct Mark {
 }
 
 /// Every mark has this size, so that rewriting it in place never leaves a piece of the one before.
-const SIZE: usize = 192;
+const SIZE: usize = 256;
 
 impl Mark {
     pub(crate) fn head(&self) -> Head {
@@ -34,19 +34,31 @@ impl Mark {
 
     pub(crate) fn position(&self) -> Position {
         Position {
-            count: self.seq + 1,
+            count: self.seq.saturating_add(1),
             hash: self.hash,
         }
     }
 
-    /// The mark of a journal. One that cannot be read counts as none: it is never synced, and may be torn.
+    /// The mark of a journal. One that cannot be read counts as none: it is never synced, and may be half of the new
+    /// one and half of the old.
     pub(crate) fn load(storage: &dyn Storage) -> Result<Option<Mark>, Error> {
         let bytes = read_small(storage, DURABLE).map_err(Error::io("read", DURABLE))?;
-        Ok(bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok()))
+        let line: Option<(Mark, Digest)> =
+            bytes.and_then(|bytes| serde_json::from_slice(&bytes).ok());
+        match line {
+            Some((mark, check)) if mark.check()? == check => Ok(Some(mark)),
+            _ => Ok(None),
+        }
+    }
+
+    /// What tells a mark from a mixture of two.
+    fn check(&self) -> Result<Digest, Error> {
+        let text = serde_json::to_vec(self).map_err(Error::Encode)?;
+        Ok(digest(&text))
     }
 
     pub(crate) fn store(&self, storage: &dyn Storage) -> Result<(), Error> {
-        let mut line = serde_json::to_vec(self).map_err(Error::Encode)?;
+        let mut line = serde_json::to_vec(&(self, self.check()?)).map_err(Error::Encode)?;
         line.resize(SIZE - 1, b' ');
         line.push(b'\n');
         storage

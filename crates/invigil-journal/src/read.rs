@@ -85,28 +85,32 @@ impl Reader {
         reason = "a record borrows from the reader"
     )]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
-        let mut second_look = false;
-        loop {
-            let Some(line) = self.lines.next_line()? else {
-                return Ok(None);
-            };
-            match self.position.check(&self.lines.buffer[line.clone()]) {
-                Ok(position) => {
-                    let seq = self.position.count;
-                    self.position = position;
-                    let line = &self.lines.buffer[line.start..line.end - 1];
-                    let hash = position.hash;
-                    return Ok(Some(Record { seq, hash, line }));
-                }
-                Err(flaw) => {
-                    // A torn tail may have been cut and written over between two reads of the same line.
-                    let error = self.lines.damaged(line.start, self.position.count, flaw);
-                    self.lines.reread(line.start);
-                    if second_look {
-                        return Err(error);
-                    }
-                    second_look = true;
-                }
+        let line = match self.advance() {
+            // A torn tail may have been cut and written over between two reads of the same line.
+            Err(Error::Damaged { .. }) => self.advance()?,
+            other => other?,
+        };
+        Ok(line.map(|line| Record {
+            seq: self.position.count - 1,
+            hash: self.position.hash,
+            line: &self.lines.buffer[line.start..line.end - 1],
+        }))
+    }
+
+    /// The place in the buffer of the next record. Damage is forgotten, so that the next call looks anew.
+    fn advance(&mut self) -> Result<Option<Range<usize>>, Error> {
+        let Some(line) = self.lines.next_line()? else {
+            return Ok(None);
+        };
+        match self.position.check(&self.lines.buffer[line.clone()]) {
+            Ok(position) => {
+                self.position = position;
+                Ok(Some(line))
+            }
+            Err(flaw) => {
+                let error = self.lines.damaged(line.start, self.position.count, flaw);
+                self.lines.reread(line.start);
+                Err(error)
             }
         }
     }
@@ -215,7 +219,7 @@ impl Lines {
             };
             match sequence_of(&lines.buffer[line.clone()]) {
                 Some(seq) if seq == target => {
-                    lines.next = target;
+                    lines.next = target + 1;
                     lines.reread(line.start);
                     return Ok(Some(lines));
                 }
@@ -233,16 +237,16 @@ impl Lines {
         loop {
             if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..self.end]) {
                 let line = self.start..self.scanned + at + 1;
-                (self.start, self.scanned) = (line.end, line.end);
                 if line.len() > MAX_RECORD {
-                    return Err(self.damaged(line.start, self.next, Flaw::TooLong));
+                    return Err(self.too_long());
                 }
+                (self.start, self.scanned) = (line.end, line.end);
                 self.next += 1;
                 return Ok(Some(line));
             }
             self.scanned = self.end;
             if self.end - self.start > MAX_RECORD {
-                return Err(self.damaged(self.start, self.next, Flaw::TooLong));
+                return Err(self.too_long());
             }
             if self.fill()? > 0 {
                 continue;
@@ -306,6 +310,13 @@ impl Lines {
         self.base + index as u64
     }
 
+    /// Nothing of such a line is kept: the next call looks anew.
+    fn too_long(&mut self) -> Error {
+        let error = self.damaged(self.start, self.next, Flaw::TooLong);
+        self.reread_from(self.start);
+        error
+    }
+
     fn damaged(&self, start: usize, seq: u64, flaw: Flaw) -> Error {
         Error::Damaged {
             seq,
@@ -358,9 +369,7 @@ pub(crate) fn last_position(file: &dyn StorageFile) -> std::io::Result<Option<Po
                 continue;
             }
         };
-        return Ok(sequence_of(line).map(|seq| Position {
-            count: seq + 1,
-            hash,
-        }));
+        let count = sequence_of(line).and_then(|seq| seq.checked_add(1));
+        return Ok(count.map(|count| Position { count, hash }));
     }
 }

@@ -1,13 +1,15 @@
 //! Opening for append: find the true end, and cut off what a crash has torn.
 
+use std::io;
 use std::sync::Arc;
 
-use invigil_schema::JournalRecovered;
+use invigil_schema::{Digest, JournalRecovered};
+use sha2::{Digest as _, Sha256};
 
 use crate::Error;
-use crate::chain::{Position, digest};
+use crate::chain::Position;
 use crate::mark::Mark;
-use crate::read::{Lines, last_position};
+use crate::read::{Lines, Reader, last_position, opened};
 use crate::segment::{self, POISONED};
 use crate::storage::{Access, Storage, StorageFile, append_all, read_full, read_small};
 
@@ -33,9 +35,13 @@ impl Tail {
     }
 }
 
-/// Finds the end of a journal. The caller holds the lock.
-pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<(Tail, Option<JournalRecovered>), Error> {
+/// Finds the end of a journal, and the torn tails that no record names yet. The caller holds the lock.
+pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<(Tail, Vec<JournalRecovered>), Error> {
     refuse_if_poisoned(&**storage)?;
+    // Nothing is cut from, or added to, what this version cannot read.
+    opened(&mut Reader::open(Arc::clone(storage))?)?;
+    // Whoever began the last segment may have died before its name was durable.
+    sync_names(&**storage)?;
     let (segments, _) = segment::list(&**storage)?;
     let last = segments[segments.len() - 1];
     let mark = Mark::load(&**storage)?;
@@ -57,17 +63,15 @@ pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<(Tail, Option<JournalRe
         end,
         position,
     };
-    catch_up(storage, tail)
+    let (tail, _) = catch_up(storage, tail)?;
+    let torn = unrecorded(&**storage, tail.position.count)?;
+    Ok((tail, torn))
 }
 
 /// Goes on from a known place to the true end, through segments that others have begun, and cuts off a torn tail.
-/// The caller holds the lock.
-pub(crate) fn catch_up(
-    storage: &Arc<dyn Storage>,
-    mut tail: Tail,
-) -> Result<(Tail, Option<JournalRecovered>), Error> {
+/// Says whether there was one. The caller holds the lock.
+pub(crate) fn catch_up(storage: &Arc<dyn Storage>, mut tail: Tail) -> Result<(Tail, bool), Error> {
     loop {
-        scan(storage, &mut tail)?;
         let size = tail
             .file
             .size()
@@ -77,16 +81,20 @@ pub(crate) fn catch_up(
             return Err(Error::DurableLost { seq });
         }
         if size > tail.end {
-            let recovered = cut(&**storage, &tail, size)?;
-            return Ok((tail, Some(recovered)));
+            scan(storage, &mut tail)?;
+        }
+        if size > tail.end {
+            cut(&**storage, &tail, size)?;
+            return Ok((tail, true));
         }
         let next = tail.position.count;
         if next == tail.segment {
-            return Ok((tail, None));
+            return Ok((tail, false));
         }
         let Some(file) = segment::open(&**storage, next, Access::Append)? else {
-            return Ok((tail, None));
+            return Ok((tail, false));
         };
+        sync_names(&**storage)?;
         tail = Tail {
             file,
             segment: next,
@@ -99,6 +107,7 @@ pub(crate) fn catch_up(
 pub(crate) fn refuse_if_poisoned(storage: &dyn Storage) -> Result<(), Error> {
     match read_small(storage, POISONED).map_err(Error::io("read", POISONED))? {
         None => Ok(()),
+        Some(why) if why.is_empty() => Err(Error::Sealed("a sync failed".to_owned())),
         Some(why) => Err(Error::Sealed(
             String::from_utf8_lossy(&why).trim().to_owned(),
         )),
@@ -108,12 +117,20 @@ pub(crate) fn refuse_if_poisoned(storage: &dyn Storage) -> Result<(), Error> {
 /// Says for all time that a sync has failed here. If even that fails there is nothing left to try: the handle that
 /// saw the failure refuses by itself.
 pub(crate) fn poison(storage: &dyn Storage, why: &str) {
-    let written = storage.create(POISONED).and_then(|file| {
-        append_all(&*file, why.as_bytes())?;
-        file.sync()?;
-        storage.sync()
-    });
-    drop(written);
+    if let Ok(file) = storage.create(POISONED) {
+        // The name alone is enough: the reason may not fit on a full disk.
+        drop(append_all(&*file, why.as_bytes()));
+        drop(file.sync());
+        drop(storage.sync());
+    }
+}
+
+/// Makes names durable. A failure is as final as that of a segment: a later sync may succeed without them.
+pub(crate) fn sync_names(storage: &dyn Storage) -> Result<(), Error> {
+    storage.sync().map_err(|error| {
+        poison(storage, &format!("sync of the directory failed: {error}"));
+        Error::io("sync", "the directory")(error)
+    })
 }
 
 /// Moves `tail` behind the last whole record of its segment.
@@ -152,40 +169,99 @@ fn end_of(storage: &dyn Storage, segment: u64, next: u64) -> Result<Position, Er
     }
 }
 
-/// Moves the torn tail into a file of its own, durably, and only then cuts it off.
-fn cut(storage: &dyn Storage, tail: &Tail, size: u64) -> Result<JournalRecovered, Error> {
+/// Copies the torn tail into a file of its own, durably, and only then cuts it off.
+fn cut(storage: &dyn Storage, tail: &Tail, size: u64) -> Result<(), Error> {
+    refuse_to_cut_durable(storage, tail)?;
+    keep(storage, tail, size)?;
     let name = segment::name(tail.segment);
-    let mut bytes = vec![0; (size - tail.end) as usize];
-    let filled = read_full(&*tail.file, &mut bytes, tail.end).map_err(Error::io("read", &*name))?;
-    bytes.truncate(filled);
-    let side = keep(storage, tail.position.count, &bytes)?;
     tail.file
         .truncate(tail.end)
         .map_err(Error::io("cut", &*name))?;
-    if let Err(error) = tail.file.sync() {
+    tail.file.sync().map_err(|error| {
         poison(storage, &format!("sync of {name} failed: {error}"));
-        return Err(Error::io("sync", name)(error));
-    }
-    Ok(JournalRecovered {
-        bytes: bytes.len() as u64,
-        file: side,
-        sha256: digest(&bytes),
+        Error::io("sync", name)(error)
     })
 }
 
-fn keep(storage: &dyn Storage, seq: u64, bytes: &[u8]) -> Result<String, Error> {
+/// A handle that is far behind the others may meet damage where no crash can have made it.
+fn refuse_to_cut_durable(storage: &dyn Storage, tail: &Tail) -> Result<(), Error> {
+    let (segments, _) = segment::list(storage)?;
+    if let Some(later) = segments.iter().find(|&&first| first > tail.segment) {
+        return Err(Error::DurableLost { seq: later - 1 });
+    }
+    match Mark::load(storage)? {
+        Some(mark) if (mark.segment, mark.end) > (tail.segment, tail.end) => {
+            Err(Error::DurableLost { seq: mark.seq })
+        }
+        _ => Ok(()),
+    }
+}
+
+fn keep(storage: &dyn Storage, tail: &Tail, size: u64) -> Result<(), Error> {
     for attempt in 0.. {
-        let name = segment::torn(seq, attempt);
-        let file = match storage.create(&name) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => continue,
+        let name = segment::torn(tail.position.count, attempt);
+        let side = match storage.create(&name) {
+            Ok(side) => side,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(Error::io("create", name)(error)),
         };
-        append_all(&*file, bytes)
-            .and_then(|()| file.sync())
-            .and_then(|()| storage.sync())
-            .map_err(Error::io("write", &*name))?;
-        return Ok(name);
+        let copied = in_pieces(&*tail.file, tail.end..size, |piece| {
+            append_all(&*side, piece)
+        });
+        if let Err(error) = copied.and_then(|()| side.sync()) {
+            drop(storage.remove(&name));
+            return Err(Error::io("write", name)(error));
+        }
+        return sync_names(storage);
     }
     unreachable!("a directory holds fewer than 2^32 files")
+}
+
+/// Torn tails whose record is not there yet. It would be record `count`, the next one: each is named after the record
+/// in whose place it was found, and the first one written there says so. A crash can come between the two.
+pub(crate) fn unrecorded(
+    storage: &dyn Storage,
+    count: u64,
+) -> Result<Vec<JournalRecovered>, Error> {
+    let names = segment::torn_at(storage, count)?.into_iter();
+    names.map(|name| describe(storage, name)).collect()
+}
+
+fn describe(storage: &dyn Storage, name: String) -> Result<JournalRecovered, Error> {
+    let mut hash = Sha256::new();
+    let mut bytes = 0;
+    let described = storage.open(&name, Access::Read).and_then(|file| {
+        in_pieces(&*file, 0..file.size()?, |piece| {
+            hash.update(piece);
+            bytes += piece.len() as u64;
+            Ok(())
+        })
+    });
+    described.map_err(Error::io("read", &*name))?;
+    Ok(JournalRecovered {
+        bytes,
+        file: name,
+        sha256: Digest::from_bytes(hash.finalize().into()),
+    })
+}
+
+/// A torn tail can be of any size, memory cannot.
+fn in_pieces(
+    file: &dyn StorageFile,
+    range: std::ops::Range<u64>,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut piece = vec![0; 64 * 1024];
+    let mut offset = range.start;
+    while offset < range.end {
+        let left = usize::try_from(range.end - offset).unwrap_or(usize::MAX);
+        let size = left.min(piece.len());
+        let filled = read_full(file, &mut piece[..size], offset)?;
+        if filled == 0 {
+            break;
+        }
+        take(&piece[..filled])?;
+        offset += filled as u64;
+    }
+    Ok(())
 }

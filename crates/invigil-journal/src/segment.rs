@@ -35,6 +35,16 @@ pub(crate) fn torn(seq: u64, attempt: u32) -> String {
     format!("{TORN}{seq}.{attempt}")
 }
 
+/// The torn tails that were found where record `seq` should be, in the order in which they were cut.
+pub(crate) fn torn_at(storage: &dyn Storage, seq: u64) -> Result<Vec<String>, Error> {
+    let names = storage.list().map_err(Error::io("list", "the journal"))?;
+    let prefix = format!("{TORN}{seq}.");
+    let attempt = |name: &String| name.strip_prefix(&prefix)?.parse::<u32>().ok();
+    let mut attempts: Vec<u32> = names.iter().filter_map(attempt).collect();
+    attempts.sort_unstable();
+    Ok(attempts.into_iter().map(|n| torn(seq, n)).collect())
+}
+
 /// First sequence numbers of all segments in order, and how many torn tails lie beside them.
 pub(crate) fn list(storage: &dyn Storage) -> Result<(Vec<u64>, usize), Error> {
     let names = storage.list().map_err(Error::io("list", "the journal"))?;

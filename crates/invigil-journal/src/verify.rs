@@ -93,6 +93,8 @@ impl From<Error> for VerifyError {
 pub fn verify(storage: Arc<dyn Storage>, expected: &Expected) -> Result<Report, VerifyError> {
     // The mark is read first, so that it cannot be newer than what is read after it.
     let mark = Mark::load(&*storage)?;
+    // The segments too: whatever lies in front of one of these was finished before it was begun.
+    let (segments, torn) = segment::list(&*storage)?;
     let mut reader = Reader::open(Arc::clone(&storage))?;
     let opened = opened(&mut reader)?;
     let mut wanted = Wanted::new(expected, mark.map(|mark| mark.head()));
@@ -116,14 +118,15 @@ pub fn verify(storage: Arc<dyn Storage>, expected: &Expected) -> Result<Report, 
         debug_assert_eq!(Some(head), reader.head());
     }
     bytes += finished;
-    let (segments, torn) = segment::list(&*storage)?;
     let head = reader.head().ok_or(Error::Missing)?;
     let missing = head.seq + 1;
+    // The last segment may be empty: its writer died before the first record. The reader stands in it all the same.
+    let (last, _) = reader.place();
+    if let Some(stray) = segments.iter().find(|&&first| first > last) {
+        let what = format!("{}, but {} follows", Flaw::Absent, segment::name(*stray));
+        return Err(damage(&reader, missing, what));
+    }
     if !expected.live {
-        if let Some(stray) = segments.iter().find(|&&first| first > segment) {
-            let what = format!("{}, but {} follows", Flaw::Absent, segment::name(*stray));
-            return Err(damage(&reader, missing, what));
-        }
         let unfinished = reader.unfinished()?;
         if unfinished > 0 {
             let what = format!("{}: {unfinished} bytes of it are there", Flaw::Unterminated);

@@ -1,5 +1,6 @@
 //! Appending: one buffer, one chain, and whoever first needs the bytes written or durable does it for everybody.
 
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::clock::Clock;
 use crate::mark::Mark;
 use crate::recover::{self, Tail};
 use crate::segment;
-use crate::storage::{Storage, append_all};
+use crate::storage::{Storage, StorageFile, append_all};
 
 /// A full buffer is written by the thread that filled it.
 const BUFFER: usize = 256 * 1024;
@@ -39,7 +40,8 @@ pub struct Options {
     pub sharing: Sharing,
     /// A segment of this size or more gets no further records.
     pub segment_bytes: u64,
-    /// How long a record that nobody waits for may stay unsynced. Without it, until someone asks or closes.
+    /// How long a record that nobody waits for may stay unsynced. Without it, and in a shared journal, until someone
+    /// asks or closes.
     pub sync_after: Option<Duration>,
 }
 
@@ -99,6 +101,9 @@ struct Shared {
     clock: Arc<dyn Clock>,
     options: Options,
     state: Mutex<State>,
+    /// Why a sync failed. Held during each, so that there is one at a time: the kernel tells of a failure once, and
+    /// whoever comes second would hear that all is well.
+    failed_sync: Mutex<Option<String>>,
     /// A sync has ended, well or not.
     synced: Condvar,
     /// There is something to sync after a pause, or nothing ever again.
@@ -134,10 +139,11 @@ impl Journal {
         writer: &str,
     ) -> Result<Journal, Error> {
         let lock = Lock::take(&storage, options.sharing)?;
+        recover::refuse_if_poisoned(&*storage)?;
         let name = segment::name(0);
         let file = match storage.create(&name) {
             Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return Err(Error::Exists);
             }
             Err(error) => return Err(Error::io("create", name)(error)),
@@ -154,13 +160,10 @@ impl Journal {
             run_id: run_id.clone(),
             writer: writer.to_owned(),
         };
-        {
-            let mut state = shared.state();
-            shared.seal(&mut state, [(Origin::Runtime, &opened.into())])?;
-            shared.write_out(&mut state)?;
-            shared.sync_now(&mut state)?;
+        if let Err(error) = shared.begin(&opened.into()) {
+            drop(storage.remove(&name));
+            return Err(error);
         }
-        storage.sync().map_err(Error::io("sync", "the directory"))?;
         lock.hand_over();
         Ok(Journal::start(shared))
     }
@@ -171,16 +174,18 @@ impl Journal {
         clock: Arc<dyn Clock>,
         options: Options,
     ) -> Result<(Journal, Option<JournalRecovered>), Error> {
+        // Before the lock, which would make a file where there is no journal.
+        segment::list(&*storage)?;
         let lock = Lock::take(&storage, options.sharing)?;
-        let (tail, recovered) = recover::tail(&storage)?;
+        let (tail, mut torn) = recover::tail(&storage)?;
         let shared = Arc::new(Shared::new(storage, clock, options, tail));
-        if let Some(recovered) = &recovered {
+        if !torn.is_empty() {
             let mut state = shared.state();
-            shared.record_recovery(&mut state, recovered.clone())?;
+            shared.record_recovery(&mut state, &torn)?;
             shared.sync_now(&mut state)?;
         }
         lock.hand_over();
-        Ok((Journal::start(shared), recovered))
+        Ok((Journal::start(shared), torn.pop()))
     }
 
     fn start(shared: Arc<Shared>) -> Journal {
@@ -335,6 +340,7 @@ impl Shared {
             clock,
             options,
             state: Mutex::new(state),
+            failed_sync: Mutex::new(None),
             synced: Condvar::new(),
             wake: Condvar::new(),
         }
@@ -343,6 +349,15 @@ impl Shared {
     /// A thread that panicked with the lock held has left the state as it was before its record or after it.
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the first record, and the name of its file, durable.
+    fn begin(&self, opened: &Event) -> Result<(), Error> {
+        let mut state = self.state();
+        self.seal(&mut state, [(Origin::Runtime, opened)])?;
+        self.write_out(&mut state)?;
+        self.sync_now(&mut state)?;
+        recover::sync_names(&*self.storage)
     }
 
     fn seal<'a>(
@@ -375,7 +390,8 @@ impl Shared {
         if let Some(why) = &state.poison {
             return Err(Error::Poisoned(why.clone()));
         }
-        if state.tail.end >= self.options.segment_bytes {
+        // A segment without a record has the name that its successor would get.
+        if state.tail.end > 0 && state.tail.end >= self.options.segment_bytes {
             self.rotate(state)?;
         }
         if let Err(error) = append_all(&*state.tail.file, &state.buffer) {
@@ -401,7 +417,8 @@ impl Shared {
         let file = self
             .storage
             .create(&name)
-            .and_then(|file| self.storage.sync().map(|()| file))
+            .map_err(Error::io("create", &*name))
+            .and_then(|file| recover::sync_names(&*self.storage).map(|()| file))
             .map_err(|error| state.poisoned(format!("{name} could not be begun: {error}")))?;
         let position = state.tail.position;
         state.tail = Tail {
@@ -416,8 +433,18 @@ impl Shared {
     /// Syncs while holding the state, and in the shared case the lock: nobody can get between a failure and its mark.
     fn sync_now(&self, state: &mut State) -> Result<(), Error> {
         let covered = state.covered();
-        let result = state.tail.file.sync();
+        let result = self.sync_file(&*state.tail.file);
         self.after_sync(state, covered, result)
+    }
+
+    fn sync_file(&self, file: &dyn StorageFile) -> io::Result<()> {
+        let failed = self.failed_sync.lock();
+        let mut failed = failed.unwrap_or_else(PoisonError::into_inner);
+        if let Some(why) = &*failed {
+            return Err(io::Error::other(why.clone()));
+        }
+        file.sync()
+            .inspect_err(|error| *failed = Some(error.to_string()))
     }
 
     /// `covered` is what was written when the sync began.
@@ -425,7 +452,7 @@ impl Shared {
         &self,
         state: &mut State,
         (written, mark): (u64, Option<Mark>),
-        result: std::io::Result<()>,
+        result: io::Result<()>,
     ) -> Result<(), Error> {
         match result {
             Ok(()) => {
@@ -436,7 +463,8 @@ impl Shared {
                 Ok(())
             }
             Err(error) => {
-                let name = segment::name(state.tail.segment);
+                // Another thread may have begun a new segment in the meantime.
+                let name = segment::name(mark.map_or(state.tail.segment, |mark| mark.segment));
                 let why = format!(
                     "sync of {name} failed: {error}; {} records are known to be durable",
                     state.durable
@@ -448,10 +476,11 @@ impl Shared {
     }
 
     /// Renews the mark if the old one is at least `behind` bytes behind. One that cannot be written is only an old
-    /// mark.
+    /// mark. A sync that took longer than that of the next segment does not set it back.
     fn set_mark(&self, state: &mut State, mark: Mark, behind: u64) {
         let (segment, end) = state.marked;
-        let due = mark.segment != segment || mark.end >= end + behind;
+        let further = mark.end >= end.saturating_add(behind);
+        let due = mark.segment > segment || mark.segment == segment && further;
         if due && mark.store(&*self.storage).is_ok() {
             state.marked = (mark.segment, mark.end);
         }
@@ -485,7 +514,7 @@ impl Shared {
             let (covered, file) = (state.covered(), Arc::clone(&state.tail.file));
             state.syncing = true;
             drop(state);
-            let result = file.sync();
+            let result = self.sync_file(&*file);
             state = self.state();
             state.syncing = false;
             self.synced.notify_all();
@@ -499,8 +528,9 @@ impl Shared {
             file: Arc::clone(&state.tail.file),
             ..state.tail
         };
-        let caught_up = recover::catch_up(&self.storage, tail);
-        let (tail, recovered) = caught_up.map_err(|error| state.poisoned(error.to_string()))?;
+        let caught_up = recover::refuse_if_poisoned(&*self.storage)
+            .and_then(|()| recover::catch_up(&self.storage, tail));
+        let (tail, cut) = caught_up.map_err(|error| state.poisoned(error.to_string()))?;
         if tail.segment != state.tail.segment {
             // Whoever began the new segment has synced the old one.
             state.durable = state.durable.max(state.written);
@@ -508,14 +538,17 @@ impl Shared {
         state.chain = tail.position;
         state.written = tail.position.count;
         state.tail = tail;
-        match recovered {
-            Some(recovered) => self.record_recovery(state, recovered),
-            None => Ok(()),
+        if cut {
+            let torn = recover::unrecorded(&*self.storage, state.written);
+            let torn = torn.map_err(|error| state.poisoned(error.to_string()))?;
+            self.record_recovery(state, &torn)?;
         }
+        Ok(())
     }
 
-    fn record_recovery(&self, state: &mut State, what: JournalRecovered) -> Result<(), Error> {
-        self.seal(state, [(Origin::Runtime, &what.into())])?;
+    fn record_recovery(&self, state: &mut State, torn: &[JournalRecovered]) -> Result<(), Error> {
+        let events: Vec<Event> = torn.iter().cloned().map(Event::from).collect();
+        self.seal(state, events.iter().map(|event| (Origin::Runtime, event)))?;
         self.write_out(state)
     }
 

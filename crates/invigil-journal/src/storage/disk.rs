@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::OFlags;
 
@@ -14,8 +14,9 @@ use super::{Access, Storage, StorageFile};
 #[derive(Debug)]
 pub struct DiskStorage {
     directory: PathBuf,
-    /// Opened when the lock is first needed, so that readers leave no trace.
-    lock: OnceLock<File>,
+    /// While the lock is held. Opened anew each time: the kernel lets one open file take the same lock twice, and two
+    /// journals may share this handle.
+    held: Mutex<Option<File>>,
 }
 
 const LOCK: &str = "lock";
@@ -26,7 +27,7 @@ impl DiskStorage {
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         DiskStorage {
             directory: directory.into(),
-            lock: OnceLock::new(),
+            held: Mutex::new(None),
         }
     }
 
@@ -49,14 +50,13 @@ impl DiskStorage {
         }
     }
 
-    fn lock_file(&self) -> io::Result<&File> {
-        if let Some(file) = self.lock.get() {
-            return Ok(file);
-        }
-        let file = options(Access::Append)
-            .create(true)
-            .open(self.directory.join(LOCK))?;
-        Ok(self.lock.get_or_init(|| file))
+    fn lock_file(&self) -> io::Result<File> {
+        let mut options = options(Access::Append);
+        regular(options.create(true).open(self.directory.join(LOCK))?)
+    }
+
+    fn held(&self) -> MutexGuard<'_, Option<File>> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -125,19 +125,31 @@ impl Storage for DiskStorage {
     }
 
     fn lock(&self) -> io::Result<()> {
-        self.lock_file()?.lock()
+        let file = self.lock_file()?;
+        while let Err(error) = file.lock() {
+            if error.kind() != io::ErrorKind::Interrupted {
+                return Err(error);
+            }
+        }
+        *self.held() = Some(file);
+        Ok(())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        match self.lock_file()?.try_lock() {
-            Ok(()) => Ok(true),
+        let file = self.lock_file()?;
+        match file.try_lock() {
+            Ok(()) => {
+                *self.held() = Some(file);
+                Ok(true)
+            }
             Err(TryLockError::WouldBlock) => Ok(false),
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
 
     fn unlock(&self) -> io::Result<()> {
-        self.lock_file()?.unlock()
+        // Said aloud, not left to closing: a child between fork and exec has the file open as well.
+        self.held().take().map_or(Ok(()), |file| file.unlock())
     }
 }
 

@@ -50,6 +50,10 @@ struct State {
     operations: u64,
     dead: bool,
     locked: bool,
+    /// The file whose sync failed; empty for the directory.
+    failed_sync: Option<String>,
+    /// Names that a failed sync of the directory has dropped: a later one succeeds without them.
+    dropped: BTreeSet<String>,
     rng: Rng,
     files: Vec<Content>,
     /// Names as a process sees them.
@@ -79,6 +83,8 @@ impl FaultStorage {
             operations: 0,
             dead: false,
             locked: false,
+            failed_sync: None,
+            dropped: BTreeSet::new(),
             rng: Rng::with_seed(seed),
             files: Vec::new(),
             names: BTreeMap::new(),
@@ -97,6 +103,14 @@ impl FaultStorage {
         }
     }
 
+    fn opened(&self, file: usize, access: Access) -> Arc<dyn StorageFile> {
+        Arc::new(FaultFile {
+            disk: Arc::clone(&self.disk),
+            file,
+            access,
+        })
+    }
+
     /// Another process on the same machine.
     pub fn another(&self) -> FaultStorage {
         FaultStorage::on(Arc::clone(&self.disk))
@@ -112,6 +126,16 @@ impl FaultStorage {
     /// How many operations there have been since the faults were set.
     pub fn operations(&self) -> u64 {
         self.disk.state().operations
+    }
+
+    /// Whether the process was killed.
+    pub fn is_dead(&self) -> bool {
+        self.disk.state().dead
+    }
+
+    /// The file whose sync was made to fail since the last crash; empty for the directory.
+    pub fn failed_sync(&self) -> Option<String> {
+        self.disk.state().failed_sync.clone()
     }
 
     /// Ends every process, or the machine, and starts anew without faults. Old handles stay dead: use the new one.
@@ -151,6 +175,11 @@ impl FaultStorage {
             operations: 0,
             dead: false,
             locked: false,
+            failed_sync: None,
+            dropped: match how {
+                Crash::Process => state.dropped.clone(),
+                Crash::Power => BTreeSet::new(),
+            },
             rng,
             files,
             names,
@@ -166,18 +195,13 @@ impl FaultStorage {
 
 /// Each name that was made, replaced or removed without a sync of the directory may be as before or as after.
 fn surviving_names(state: &State, rng: &mut Rng) -> BTreeMap<String, usize> {
-    let touched: BTreeSet<&String> = state
-        .names
-        .keys()
-        .chain(state.durable_names.keys())
-        .collect();
     let choose = |name: &String, rng: &mut Rng| {
         let (before, after) = (state.durable_names.get(name), state.names.get(name));
         if rng.bool() { before } else { after }.copied()
     };
+    let touched = state.touched().into_iter();
     touched
-        .into_iter()
-        .filter_map(|name| choose(name, rng).map(|file| (name.clone(), file)))
+        .filter_map(|name| choose(&name, rng).map(|file| (name, file)))
         .collect()
 }
 
@@ -249,6 +273,22 @@ impl State {
         self.faults.fail_sync_at == Some(self.operations - 1)
     }
 
+    fn name(&mut self, name: &str, file: usize) {
+        self.dropped.remove(name);
+        self.names.insert(name.to_owned(), file);
+    }
+
+    fn unname(&mut self, name: &str) {
+        self.dropped.remove(name);
+        self.names.remove(name);
+    }
+
+    /// Every name there is, or was at the last sync of the directory.
+    fn touched(&self) -> BTreeSet<String> {
+        let names = self.names.keys().chain(self.durable_names.keys());
+        names.cloned().collect()
+    }
+
     fn file(&self, name: &str) -> io::Result<usize> {
         let file = self.names.get(name).copied();
         file.ok_or_else(|| io::ErrorKind::NotFound.into())
@@ -300,22 +340,16 @@ impl Storage for FaultStorage {
         }
         let file = state.files.len();
         state.files.push(Content::default());
-        state.names.insert(name.to_owned(), file);
+        state.name(name, file);
         state.answer()?;
-        Ok(Arc::new(FaultFile {
-            disk: Arc::clone(&self.disk),
-            file,
-        }))
+        Ok(self.opened(file, Access::Append))
     }
 
-    fn open(&self, name: &str, _: Access) -> io::Result<Arc<dyn StorageFile>> {
+    fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn StorageFile>> {
         let mut state = self.disk.state();
         state.atomic()?;
         let file = state.file(name)?;
-        Ok(Arc::new(FaultFile {
-            disk: Arc::clone(&self.disk),
-            file,
-        }))
+        Ok(self.opened(file, access))
     }
 
     fn put(&self, name: &str, bytes: &[u8]) -> io::Result<()> {
@@ -327,7 +361,7 @@ impl Storage for FaultStorage {
             Err(_) => {
                 let file = state.files.len();
                 state.files.push(Content::default());
-                state.names.insert(name.to_owned(), file);
+                state.name(name, file);
                 file
             }
         };
@@ -339,8 +373,8 @@ impl Storage for FaultStorage {
         let mut state = self.disk.state();
         state.atomic()?;
         let file = state.file(from)?;
-        state.names.remove(from);
-        state.names.insert(to.to_owned(), file);
+        state.unname(from);
+        state.name(to, file);
         state.answer()
     }
 
@@ -348,7 +382,7 @@ impl Storage for FaultStorage {
         let mut state = self.disk.state();
         state.atomic()?;
         state.file(name)?;
-        state.names.remove(name);
+        state.unname(name);
         state.answer()
     }
 
@@ -356,9 +390,21 @@ impl Storage for FaultStorage {
         let mut state = self.disk.state();
         state.atomic()?;
         if state.sync_fails() {
+            state.failed_sync = Some(String::new());
+            let touched = state.touched();
+            let changed = |name: &String| state.names.get(name) != state.durable_names.get(name);
+            state.dropped = touched.into_iter().filter(changed).collect();
             return Err(io::Error::other("the sync failed"));
         }
-        state.durable_names = state.names.clone();
+        for name in state.touched() {
+            if state.dropped.contains(&name) {
+                continue;
+            }
+            match state.names.get(&name).copied() {
+                Some(file) => state.durable_names.insert(name, file),
+                None => state.durable_names.remove(&name),
+            };
+        }
         state.answer()
     }
 
@@ -404,6 +450,16 @@ impl Drop for FaultStorage {
 struct FaultFile {
     disk: Arc<Disk>,
     file: usize,
+    access: Access,
+}
+
+impl FaultFile {
+    fn writable(&self) -> io::Result<()> {
+        match self.access {
+            Access::Append => Ok(()),
+            Access::Read => Err(io::ErrorKind::PermissionDenied.into()),
+        }
+    }
 }
 
 impl StorageFile for FaultFile {
@@ -414,6 +470,7 @@ impl StorageFile for FaultFile {
     }
 
     fn append(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.writable()?;
         let mut state = self.disk.state();
         let dies = state.operation()?;
         let mut size = bytes
@@ -444,6 +501,7 @@ impl StorageFile for FaultFile {
     }
 
     fn truncate(&self, size: u64) -> io::Result<()> {
+        self.writable()?;
         let mut state = self.disk.state();
         state.atomic()?;
         let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -459,6 +517,9 @@ impl StorageFile for FaultFile {
         if state.sync_fails() {
             // The kernel marks the pages clean all the same: a later sync will not write them.
             state.files[self.file].unsynced.clear();
+            let names = state.names.iter();
+            let named = names.filter(|(_, file)| **file == self.file);
+            state.failed_sync = named.map(|(name, _)| name.clone()).next();
             return Err(io::Error::other("the sync failed"));
         }
         let content = &mut state.files[self.file];
