@@ -1,10 +1,19 @@
 //! Joins the parts: starts a run, lets the sandbox observe it, records every fact, and packs the evidence.
 
 mod channel;
+mod control;
+mod key;
 mod lines;
+mod output;
 mod processes;
+mod record;
+pub mod redact;
 mod reports;
+mod run;
 mod spec;
+mod watchdog;
 mod written;
 
+pub use control::Control;
+pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Output, RunSpec, SHIMS, SpecError};

@@ -1,0 +1,91 @@
+//! Steering a run from outside of its threads: signals that are passed on, and the reason why it is ended.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use invigil_sandbox::Handle;
+use invigil_schema::StopReason;
+use rustix::process::Signal;
+
+/// Steers one run. Clones steer the same run; what comes before it has started is kept until then.
+#[derive(Clone, Default)]
+pub struct Control(Arc<Mutex<State>>);
+
+#[derive(Default)]
+struct State {
+    handle: Option<Arc<Handle>>,
+    waiting: Vec<Order>,
+    stopped: Option<StopReason>,
+}
+
+#[derive(Clone, Copy)]
+enum Order {
+    Signal(i32),
+    Kill,
+}
+
+impl Control {
+    /// For a run that is about to start.
+    pub fn new() -> Self {
+        Control::default()
+    }
+
+    /// Sends a signal to every process of the run.
+    pub fn signal(&self, signal: i32) {
+        self.order(Order::Signal(signal));
+    }
+
+    /// Kills every process of the run.
+    pub fn kill(&self) {
+        self.order(Order::Kill);
+    }
+
+    /// Asks every process of the run to end.
+    pub(crate) fn terminate(&self, why: StopReason) {
+        self.state().stopped.get_or_insert(why);
+        self.order(Order::Signal(Signal::TERM.as_raw()));
+    }
+
+    /// Ends the run at once.
+    pub(crate) fn end(&self, why: StopReason) {
+        self.state().stopped.get_or_insert(why);
+        self.order(Order::Kill);
+    }
+
+    /// Why Invigil has ended it, if it has.
+    pub(crate) fn stopped(&self) -> Option<StopReason> {
+        self.state().stopped
+    }
+
+    /// The run has started: everything that waited goes there.
+    pub(crate) fn attach(&self, handle: Arc<Handle>) {
+        let mut state = self.state();
+        for order in state.waiting.drain(..) {
+            carry_out(&handle, order);
+        }
+        state.handle = Some(handle);
+    }
+
+    /// The run is over.
+    pub(crate) fn detach(&self) {
+        self.state().handle = None;
+    }
+
+    fn order(&self, order: Order) {
+        let mut state = self.state();
+        match &state.handle {
+            Some(handle) => carry_out(handle, order),
+            None => state.waiting.push(order),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn carry_out(handle: &Handle, order: Order) {
+    match order {
+        Order::Signal(signal) => handle.signal(signal),
+        Order::Kill => handle.kill(),
+    }
+}

@@ -1,0 +1,108 @@
+//! The command's output: handed through untouched, or counted on its way when there is a limit.
+
+use std::io::{self, PipeReader, PipeWriter, Read as _, Write};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use invigil_sandbox::Stdio;
+use invigil_schema::StopReason;
+
+use crate::control::Control;
+use crate::spec::{Output, RunSpec};
+
+/// Stands between the command and our own output, if it must.
+pub(crate) struct Relay {
+    stdout: Target,
+    counted: Option<Counted>,
+}
+
+/// Where the command's stdout goes.
+type Target = Output;
+
+struct Counted {
+    ends: (PipeWriter, PipeWriter),
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    pub(crate) fn new(spec: &RunSpec, control: &Control) -> io::Result<Relay> {
+        let counted = match spec.max_output {
+            Some(limit) => Some(Counted::new(limit, spec.stdout, control)?),
+            None => None,
+        };
+        Ok(Relay { stdout: spec.stdout, counted })
+    }
+
+    /// What the command gets as stdout and stderr.
+    pub(crate) fn ends(&self) -> (Stdio, Stdio) {
+        let owned = |fd: io::Result<OwnedFd>| fd.map_or(Stdio::Null, Stdio::Fd);
+        if let Some(Counted { ends: (stdout, stderr), .. }) = &self.counted {
+            let clone = |end: &PipeWriter| owned(end.try_clone().map(OwnedFd::from));
+            return (clone(stdout), clone(stderr));
+        }
+        match self.stdout {
+            Output::Stdout => (Stdio::Inherit, Stdio::Inherit),
+            Output::Stderr => (owned(io::stderr().as_fd().try_clone_to_owned()), Stdio::Inherit),
+        }
+    }
+
+    /// The run is over: hands through what is still on its way. Nobody else holds the other ends any more.
+    pub(crate) fn finish(self) {
+        let Some(Counted { ends, threads }) = self.counted else {
+            return;
+        };
+        drop(ends);
+        for thread in threads {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Counted {
+    fn new(limit: u64, stdout: Target, control: &Control) -> io::Result<Counted> {
+        let total = Arc::new(AtomicU64::new(0));
+        let ((out_reader, out), (err_reader, err)) = (io::pipe()?, io::pipe()?);
+        let spawn = |reader: PipeReader, to_stdout: bool| {
+            let (total, control) = (Arc::clone(&total), control.clone());
+            let body = move || match to_stdout {
+                true => relay(reader, io::stdout(), &total, limit, &control),
+                false => relay(reader, io::stderr(), &total, limit, &control),
+            };
+            std::thread::Builder::new().name("output".into()).spawn(body)
+        };
+        let threads =
+            vec![spawn(out_reader, stdout == Output::Stdout)?, spawn(err_reader, false)?];
+        Ok(Counted { ends: (out, err), threads })
+    }
+}
+
+/// Up to the limit everything is handed through, and nothing behind it.
+fn relay(
+    mut reader: PipeReader,
+    mut writer: impl Write,
+    total: &AtomicU64,
+    limit: u64,
+    control: &Control,
+) {
+    let mut chunk = vec![0; 64 * 1024];
+    loop {
+        let read = match reader.read(&mut chunk) {
+            Ok(0) => return,
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(_) => return,
+        };
+        let before = total.fetch_add(read as u64, Ordering::SeqCst);
+        let room = usize::try_from(limit.saturating_sub(before)).unwrap_or(usize::MAX);
+        let written = writer.write_all(&chunk[..read.min(room)]).and_then(|()| writer.flush());
+        if read > room {
+            control.end(StopReason::Budget);
+        }
+        if written.is_err() {
+            // Whoever read our output is gone: the command learns it by a signal, as it would without us.
+            return;
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! One run, from its specification to its last record.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+
+use invigil_journal::{Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError};
+use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Stdio, launch};
+use invigil_schema::{
+    Event, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure, Tier,
+};
+
+use crate::channel::{Channel, Peer};
+use crate::control::Control;
+use crate::key;
+use crate::output::Relay;
+use crate::record::{Facts, Recorder};
+use crate::redact::Redactor;
+use crate::spec::{EVENTS, EVENTS_SCHEMA, RUN_ID, RunSpec, SpecError};
+use crate::watchdog::Watchdog;
+
+/// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
+pub struct Engine {
+    /// Where runs are kept.
+    pub store: Store,
+    /// The times of records.
+    pub clock: Arc<dyn Clock>,
+    /// The environment that a command inherits.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Where a command starts if nothing else is said.
+    pub cwd: PathBuf,
+    /// Where sockets may be made.
+    pub runtime_dir: PathBuf,
+    /// The program and version that records.
+    pub writer: String,
+}
+
+/// A run that is over and recorded.
+#[derive(Debug)]
+pub struct RunOutcome {
+    /// Its journal.
+    pub run: RunRef,
+    /// How it ended.
+    pub end: End,
+    /// How much of it was seen.
+    pub tier: Tier,
+    /// Its last record.
+    pub head: Head,
+    /// What went wrong besides.
+    pub warnings: Vec<String>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    /// The command ran.
+    Finished(RunFinished),
+    /// The command could not be started.
+    NotStarted(RunFailed),
+}
+
+/// Why there is no complete record of a run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The specification is wrong; nothing was started or written.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// The tier that is required is not to be had; nothing was started.
+    #[error("{0}; `invigil doctor` shows what works on this machine")]
+    Tier(String),
+    /// The store.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The key that hides secrets could not be had, so nothing was started.
+    #[error("cannot keep the key that hides secrets: {0}")]
+    Key(#[source] io::Error),
+    /// The socket of the SDK channel could not be made; nothing was started.
+    #[error("cannot make a socket for the agent's own reports: {0}")]
+    Channel(#[source] io::Error),
+    /// The journal could not be written any more; every process of the run was killed.
+    #[error("run {run_id} could not be recorded any more, and every process of it was killed: {why}")]
+    Record {
+        /// Which run.
+        run_id: RunId,
+        /// What went wrong.
+        why: String,
+    },
+    /// The observer failed; every process of the run was killed.
+    #[error("run {run_id} could not be watched any more, and every process of it was killed: {why}")]
+    Watch {
+        /// Which run.
+        run_id: RunId,
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl Engine {
+    /// Starts a command, watches it to its end and records everything. Whatever the agent does, there is a journal.
+    pub fn run(&self, spec: &RunSpec, control: &Control) -> Result<RunOutcome, RunError> {
+        let run_id = spec.validate()?;
+        let key = key::of(&self.store).map_err(RunError::Key)?;
+        let channel = Channel::open(&self.runtime_dir).map_err(RunError::Channel)?;
+        let clock = Arc::clone(&self.clock);
+        let created = self.store.create(&run_id, clock, Options::default(), &self.writer);
+        let (run, journal) = created?;
+        let recorder = Arc::new(Recorder::new(journal, Redactor::new(key), control.clone()));
+        let lost = |error: JournalError| RunError::Record {
+            run_id: run_id.clone(),
+            why: error.to_string(),
+        };
+        let started = self.started(spec).into();
+        recorder.record(Origin::Runtime, &started).map_err(lost)?;
+        let (end, tier) = Watch { engine: self, spec, run_id: &run_id, recorder: &recorder, channel: &channel, control }.run()?;
+        if let Some(why) = recorder.failure() {
+            let why = why.to_owned();
+            return Err(RunError::Record { run_id, why });
+        }
+        for file in recorder.take_written().finals() {
+            recorder.record(Origin::Kernel, &file.into()).map_err(lost)?;
+        }
+        let last: Event = match &end {
+            End::Finished(finished) => finished.clone().into(),
+            End::NotStarted(failed) => failed.clone().into(),
+        };
+        recorder.record(Origin::Runtime, &last).map_err(lost)?;
+        let head = recorder.close().map_err(lost)?;
+        let noted = Index::note(&self.store, &run);
+        let warnings = noted.err().map(|error| error.to_string()).into_iter().collect();
+        Ok(RunOutcome { run, end, tier, head, warnings })
+    }
+
+    fn started(&self, spec: &RunSpec) -> RunStarted {
+        RunStarted {
+            command: spec.command.iter().cloned().map(OsText::from).collect(),
+            cwd: self.cwd(spec).into_os_string().into(),
+            env_keys: spec.env.keys().cloned().map(OsText::from).collect(),
+            platform: spec.platform.clone(),
+            agent_shim: spec.agent_shim.clone(),
+            tier: spec.tier.unwrap_or(Tier::Notify),
+        }
+    }
+
+    /// A relative directory is relative to where the engine is.
+    fn cwd(&self, spec: &RunSpec) -> PathBuf {
+        self.cwd.join(spec.cwd.as_deref().unwrap_or(&self.cwd))
+    }
+}
+
+/// A command that is being started and watched.
+struct Watch<'a> {
+    engine: &'a Engine,
+    spec: &'a RunSpec,
+    run_id: &'a RunId,
+    recorder: &'a Arc<Recorder>,
+    channel: &'a Channel,
+    control: &'a Control,
+}
+
+impl Watch<'_> {
+    /// Starts the command in the best tier that is to be had, and waits for the death of its last process.
+    fn run(self) -> Result<(End, Tier), RunError> {
+        let tiers = tiers(self.spec);
+        for (at, &tier) in tiers.iter().enumerate() {
+            let relay = Relay::new(self.spec, self.control).map_err(RunError::Channel)?;
+            let launched = launch(self.launch_spec(tier, &relay), Facts(Arc::clone(self.recorder)), AllowAll);
+            match launched {
+                Ok(handle) => {
+                    let end = self.attend(Arc::new(handle), tier, relay)?;
+                    return Ok((end, tier));
+                }
+                Err(LaunchError::Tier { .. }) if at + 1 < tiers.len() => {}
+                Err(error @ LaunchError::Tier { .. }) => {
+                    return Err(RunError::Tier(error.to_string()));
+                }
+                Err(error) => return Ok((End::NotStarted(not_started(&error)), tier)),
+            }
+        }
+        Err(RunError::Tier("no tier is left to try".to_owned()))
+    }
+
+    fn launch_spec(&self, tier: Tier, relay: &Relay) -> LaunchSpec {
+        let (engine, spec) = (self.engine, self.spec);
+        let mut env = engine.env.clone();
+        env.extend(spec.env.clone());
+        let events = match &spec.events_file {
+            Some(file) => engine.cwd.join(file),
+            None => self.channel.path(),
+        };
+        env.insert(RUN_ID.into(), self.run_id.as_str().into());
+        env.insert(EVENTS.into(), events.into());
+        env.insert(EVENTS_SCHEMA.into(), SDK_SCHEMA.into());
+        let (stdout, stderr) = relay.ends();
+        LaunchSpec {
+            argv: spec.command.clone(),
+            env,
+            cwd: engine.cwd(spec),
+            stdin: Stdio::Inherit,
+            stdout,
+            stderr,
+            tier,
+            reads: spec.reads,
+            protected: vec![engine.store.home().to_owned()],
+        }
+    }
+
+    /// Stays with a run that has started until its last process is dead.
+    fn attend(&self, handle: Arc<Handle>, tier: Tier, relay: Relay) -> Result<End, RunError> {
+        self.control.attach(Arc::clone(&handle));
+        let recorder = self.recorder;
+        // Without the kernel's facts nobody knows who belongs to the run.
+        let who = |pid: u32| match recorder.processes.find(pid) {
+            _ if tier == Tier::ContractOnly => Peer::Member(None),
+            None => Peer::Stranger,
+            member => Peer::Member(member),
+        };
+        let said = |event: Event| recorder.try_record(Origin::Sdk, &event);
+        let watchdog = Watchdog::new(self.spec, self.run_id, recorder, self.control);
+        let outcome = thread::scope(|scope| {
+            scope.spawn(|| self.channel.serve(scope, self.run_id, &who, &said));
+            scope.spawn(|| watchdog.watch());
+            let outcome = handle.wait(None);
+            relay.finish();
+            self.channel.stop();
+            watchdog.stop();
+            outcome
+        });
+        self.control.detach();
+        let Some(outcome) = outcome else {
+            unreachable!("a wait without a limit ends with the run")
+        };
+        let why = match outcome.killed {
+            Some(Killed::SinkFailed(why)) => {
+                return Err(RunError::Record { run_id: self.run_id.clone(), why });
+            }
+            Some(Killed::ObserverFailed(why)) => {
+                return Err(RunError::Watch { run_id: self.run_id.clone(), why });
+            }
+            Some(Killed::Asked) | None => self.control.stopped(),
+        };
+        Ok(End::Finished(RunFinished {
+            exit_code: outcome.exit_code,
+            signal: outcome.signal,
+            success: outcome.exit_code == Some(0) && why.is_none(),
+            window_elapsed_ms: outcome.elapsed.as_millis() as u64,
+            stopped: why,
+        }))
+    }
+}
+
+/// The tiers to try, best first.
+fn tiers(spec: &RunSpec) -> Vec<Tier> {
+    let least = spec.require_tier.unwrap_or(Tier::ContractOnly);
+    match spec.tier {
+        Some(tier) => vec![tier],
+        None => [Tier::Notify, Tier::Ptrace, Tier::ContractOnly]
+            .into_iter()
+            .filter(|tier| *tier >= least)
+            .collect(),
+    }
+}
+
+fn not_started(error: &LaunchError) -> RunFailed {
+    let (failure, advice) = match error {
+        LaunchError::NotFound { .. } => (SpawnFailure::NotFound, "; is it installed, and in PATH?"),
+        LaunchError::NotExecutable { .. } => {
+            (SpawnFailure::NotExecutable, "; is it a program, and may you execute it?")
+        }
+        LaunchError::NoCommand
+        | LaunchError::ZeroByte
+        | LaunchError::Cwd { .. }
+        | LaunchError::Tier { .. }
+        | LaunchError::Sink(_)
+        | LaunchError::System { .. } => (SpawnFailure::Internal, ""),
+    };
+    RunFailed { failure, reason: format!("{error}{advice}") }
+}

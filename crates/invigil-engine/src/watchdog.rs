@@ -1,0 +1,135 @@
+//! What happens by the clock while a run goes on: its time-out, samples of what it uses, files that others write to.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use invigil_schema::{Event, Origin, RunId, StopReason};
+
+use crate::control::Control;
+use crate::lines::GrowingFile;
+use crate::record::Recorder;
+use crate::reports::{DecisionReader, SdkReader};
+use crate::spec::RunSpec;
+
+/// Between asking to end and killing.
+const GRACE: Duration = Duration::from_secs(2);
+/// Between two samples of what the run uses.
+const SAMPLE: Duration = Duration::from_secs(1);
+/// Between two looks into files that others write to.
+const LOOK: Duration = Duration::from_millis(20);
+/// Samples take at most one part in this many of the time.
+const SAMPLE_SHARE: u32 = 20;
+
+/// Looks after one run.
+pub(crate) struct Watchdog<'a> {
+    recorder: &'a Arc<Recorder>,
+    control: &'a Control,
+    timeout: Option<Duration>,
+    reports: Mutex<Reports>,
+    over: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl<'a> Watchdog<'a> {
+    pub(crate) fn new(
+        spec: &RunSpec,
+        run_id: &RunId,
+        recorder: &'a Arc<Recorder>,
+        control: &'a Control,
+    ) -> Self {
+        Watchdog {
+            recorder,
+            control,
+            timeout: spec.timeout,
+            reports: Mutex::new(Reports::new(spec, run_id)),
+            over: Mutex::new(false),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// The run is over.
+    pub(crate) fn stop(&self) {
+        *self.over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Returns when the run is over.
+    pub(crate) fn watch(&self) {
+        let begun = Instant::now();
+        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut term_at = self.timeout.map(|timeout| begun + timeout);
+        let mut kill_at = None;
+        let mut sample_at = begun + SAMPLE;
+        loop {
+            let look_at = reports.are_expected().then(|| Instant::now() + LOOK);
+            let next = [term_at, kill_at, look_at].into_iter().flatten().fold(sample_at, Instant::min);
+            let over = self.sleep_until(next);
+            reports.read(&|origin, event| self.recorder.try_record(origin, &event));
+            if over {
+                return reports.finish(&|origin, event| self.recorder.try_record(origin, &event));
+            }
+            let now = Instant::now();
+            if term_at.is_some_and(|at| at <= now) {
+                self.control.terminate(StopReason::Timeout);
+                (term_at, kill_at) = (None, Some(now + GRACE));
+            }
+            if kill_at.is_some_and(|at| at <= now) {
+                self.control.kill();
+                kill_at = None;
+            }
+            if sample_at <= now {
+                let sample = self.recorder.processes.sample();
+                self.recorder.try_record(Origin::Kernel, &sample.into());
+                sample_at = now + SAMPLE.max(now.elapsed() * SAMPLE_SHARE);
+            }
+        }
+    }
+
+    /// Whether the run is over.
+    fn sleep_until(&self, at: Instant) -> bool {
+        let over = self.over.lock().unwrap_or_else(PoisonError::into_inner);
+        let pause = at.saturating_duration_since(Instant::now());
+        let waited = self.changed.wait_timeout_while(over, pause, |over| !*over);
+        *waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+}
+
+/// Files to which the agent's framework and a tool gate write.
+struct Reports {
+    sdk: Option<(GrowingFile, SdkReader)>,
+    decisions: Option<(GrowingFile, DecisionReader)>,
+}
+
+impl Reports {
+    fn new(spec: &RunSpec, run_id: &RunId) -> Reports {
+        let sdk = |file| (GrowingFile::new(file), SdkReader::new(run_id.clone(), None, None));
+        let decisions = |file| (GrowingFile::new(file), DecisionReader::new(run_id.clone()));
+        Reports {
+            sdk: spec.events_file.clone().map(sdk),
+            decisions: spec.decisions_file.clone().map(decisions),
+        }
+    }
+
+    fn are_expected(&self) -> bool {
+        self.sdk.is_some() || self.decisions.is_some()
+    }
+
+    /// A file that cannot be read has nothing new; that it reported nothing shows in the evidence.
+    fn read(&mut self, record: &dyn Fn(Origin, Event)) {
+        if let Some((file, reader)) = &mut self.sdk {
+            drop(file.read(|line| record(Origin::Sdk, reader.read(&line))));
+        }
+        if let Some((file, reader)) = &mut self.decisions {
+            drop(file.read(|line| record(Origin::Client, reader.read(&line))));
+        }
+    }
+
+    fn finish(&mut self, record: &dyn Fn(Origin, Event)) {
+        if let Some((file, reader)) = &mut self.sdk {
+            file.finish(|line| record(Origin::Sdk, reader.read(&line)));
+        }
+        if let Some((file, reader)) = &mut self.decisions {
+            file.finish(|line| record(Origin::Client, reader.read(&line)));
+        }
+    }
+}
