@@ -1,39 +1,79 @@
-//! `invigil run`: starts a command and records what becomes of it.
-//!
-//! In this tier only the beginning and the end are seen, and the evidence says so.
+//! `invigil run`: starts a command under watch, and says at the end what it did.
 
-use std::env;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{Child, ExitStatus, Stdio};
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use invigil_journal::{Index, Journal, Options, RunRef, Store, SystemClock};
-use invigil_schema::{
-    Event, ExitCode, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted, SpawnFailure, Tier,
-};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
-use serde_json::json;
+use clap::ValueEnum;
+use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec, summary};
+use invigil_journal::{Store, SystemClock};
+use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
-use crate::ui::{self, BAD, BOLD, DIM, GOOD, WARN};
+use crate::{summary as view, ui};
 
-/// Run a command and record what becomes of it
+/// Run a command under watch and record what it does
 ///
-/// Everything behind `--` is the command. Its exit code is passed on; death by signal N is 128+N. 125: Invigil itself
-/// failed or was used wrongly; 126: the command cannot be executed; 127: it was not found.
+/// Everything behind `--` is the command. Its exit code is passed on; death by signal N is 128+N. 124: the time was up;
+/// 122: a budget was exceeded; 125: Invigil itself failed or was used wrongly; 126: the command cannot be executed;
+/// 127: it was not found. `--status` and `--json` say without ambiguity which it was.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
     /// The id of the run [default: run_ and a number that grows with time]
     #[arg(long, value_name = "ID")]
     run_id: Option<String>,
 
-    /// One JSON object on stdout at the end; the command's own stdout goes to stderr
+    /// Which agent framework is inside
+    #[arg(long, value_name = "NAME", default_value = "none")]
+    shim: String,
+
+    /// Set a variable for the command; may be repeated
+    #[arg(long, value_name = "K=V", value_parser = variable)]
+    env: Vec<(OsString, OsString)>,
+
+    /// Start the command in this directory
+    #[arg(long, value_name = "DIR")]
+    cwd: Option<PathBuf>,
+
+    /// End the run after this time: 90s, 30m, 2h
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    timeout: Option<Duration>,
+
+    /// Record opens for reading too
+    #[arg(long, value_enum, default_value_t = Switch::Off)]
+    reads: Switch,
+
+    /// Use this tier and no other
+    #[arg(long, value_enum)]
+    tier: Option<TierName>,
+
+    /// Refuse to run below this tier
+    #[arg(long, value_enum)]
+    require_tier: Option<TierName>,
+
+    /// End the run when it has printed this much: 500KiB, 64MiB
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    max_output: Option<u64>,
+
+    /// The agent's framework writes its events to this file instead of the socket in $INVIGIL_EVENTS
+    #[arg(long, value_name = "FILE")]
+    events: Option<PathBuf>,
+
+    /// A tool gate writes its decisions to this file, as CloudEvents, one a line
+    #[arg(long, value_name = "FILE")]
+    decisions: Option<PathBuf>,
+
+    /// Write the result as one JSON object to this file
+    #[arg(long, value_name = "FILE")]
+    status: Option<PathBuf>,
+
+    /// The result as one JSON object on stdout at the end; the command's own stdout goes to stderr
     #[arg(long)]
     json: bool,
 
@@ -46,128 +86,172 @@ pub(crate) struct Run {
     command: Vec<OsString>,
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Switch {
+    On,
+    Off,
+}
+
+/// The tiers, as they are typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub(crate) enum TierName {
+    Notify,
+    Ptrace,
+    ContractOnly,
+}
+
+impl From<TierName> for Tier {
+    fn from(name: TierName) -> Tier {
+        match name {
+            TierName::Notify => Tier::Notify,
+            TierName::Ptrace => Tier::Ptrace,
+            TierName::ContractOnly => Tier::ContractOnly,
+        }
+    }
+}
+
+fn variable(text: &str) -> Result<(OsString, OsString), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.into(), value.into())),
+        _ => Err("it must be NAME=VALUE".to_owned()),
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let number: u64 = digits.parse().map_err(|_| "it must begin with a number".to_owned())?;
+    let factor: u64 = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "K" | "KiB" => 1 << 10,
+        "M" | "MiB" => 1 << 20,
+        "G" | "GiB" => 1 << 30,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        unit => return Err(format!("{unit:?} is not a unit: B, KiB, MiB, GiB, kB, MB, GB")),
+    };
+    number.checked_mul(factor).ok_or_else(|| "it is too large".to_owned())
+}
+
 impl Run {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
-        let run_id = match &self.run_id {
-            Some(id) => RunId::new(id.as_str())?,
-            None => RunId::new(format!("run_{}", uuid::Uuid::now_v7().simple()))?,
+        let engine = Engine {
+            store: store.clone(),
+            clock: Arc::new(SystemClock),
+            env: std::env::vars_os().collect::<BTreeMap<_, _>>(),
+            cwd: std::env::current_dir().map_err(CliError::NoCwd)?,
+            runtime_dir: runtime_dir(),
+            writer: concat!("invigil ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
-        let started = RunStarted {
-            command: self.command.iter().cloned().map(OsText::from).collect(),
-            cwd: env::current_dir()
-                .unwrap_or_default()
-                .into_os_string()
-                .into(),
-            env_keys: Vec::new(),
-            platform: env::consts::OS.to_owned(),
-            agent_shim: "none".to_owned(),
-            tier: Tier::ContractOnly,
-        };
-        // From here on a signal is the command's business, and the record is completed.
-        let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(CliError::Signals)?;
-        let writer = concat!("invigil ", env!("CARGO_PKG_VERSION"));
-        let (run, journal) =
-            store.create(&run_id, Arc::new(SystemClock), Options::default(), writer)?;
-        journal
-            .append(Origin::Runtime, &started.into())?
-            .written()?;
-        let outcome = self.watch(&journal, signals)?;
-        journal
-            .append(Origin::Runtime, &outcome.event())
-            .and_then(|ticket| ticket.durable())
-            .map_err(CliError::Unrecorded)?;
-        let head = journal.close().map_err(CliError::Unrecorded)?;
-        if let Err(error) = Index::note(store, &run) {
-            ui::warning(&error.to_string());
+        let spec = self.spec();
+        spec.validate()?;
+        let control = Control::new();
+        pass_on_signals(control.clone())?;
+        let outcome = engine.run(&spec, &control)?;
+        for warning in &outcome.warnings {
+            ui::warning(warning);
         }
-        self.report(&run, &outcome, head.hash.to_string())?;
-        Ok(outcome.code())
+        let code = code(&outcome.end);
+        self.report(&outcome, code)?;
+        Ok(code)
     }
 
-    /// Starts the command and waits for its end.
-    fn watch(&self, journal: &Journal, signals: Signals) -> Result<Outcome, CliError> {
-        let name = || self.command[0].to_string_lossy().into_owned();
-        let mut command = std::process::Command::new(&self.command[0]);
-        command.args(&self.command[1..]);
-        if self.json {
-            let stderr = rustix::io::dup(io::stderr());
-            command.stdout(stderr.map_or_else(|_| Stdio::null(), Stdio::from));
-        }
-        let begun = Instant::now();
-        let mut child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) => return Ok(Outcome::NotStarted(not_started(&name(), &error))),
-        };
-        let handle = signals.handle();
-        let waited = pass_on(&child, signals).and_then(|()| child.wait());
-        handle.close();
-        match waited {
-            Ok(status) => Ok(Outcome::Ended {
-                status,
-                elapsed: begun.elapsed(),
-            }),
-            Err(source) => {
-                drop(child.kill());
-                let reason = format!("cannot watch {}: {source}; it was killed", name());
-                let failed = RunFailed {
-                    failure: SpawnFailure::Internal,
-                    reason,
-                };
-                journal.append(Origin::Runtime, &failed.into())?.durable()?;
-                Err(CliError::Wait {
-                    command: name(),
-                    source,
-                })
-            }
+    fn spec(&self) -> RunSpec {
+        RunSpec {
+            run_id: self.run_id.clone(),
+            agent_shim: self.shim.clone(),
+            env: self.env.iter().cloned().collect(),
+            cwd: self.cwd.clone(),
+            timeout: self.timeout,
+            reads: self.reads == Switch::On,
+            tier: self.tier.map(Tier::from),
+            require_tier: self.require_tier.map(Tier::from),
+            events_file: self.events.clone(),
+            decisions_file: self.decisions.clone(),
+            max_output: self.max_output,
+            stdout: if self.json { Output::Stderr } else { Output::Stdout },
+            ..RunSpec::new(self.command.clone())
         }
     }
 
-    fn report(&self, run: &RunRef, outcome: &Outcome, head: String) -> Result<(), CliError> {
-        if self.json {
-            let (exit_code, signal) = outcome.status();
-            let line = json!({
-                "run_id": run.run_id(),
-                "exit": outcome.code(),
-                "exit_code": exit_code,
-                "signal": signal,
-                "event": outcome.event().kind(),
-                "tier": Tier::ContractOnly,
-                "evidence": run.directory(),
-                "head": head,
-            });
-            writeln!(io::stdout(), "{line}")?;
+    fn report(&self, outcome: &RunOutcome, code: u8) -> Result<(), CliError> {
+        let result = result(outcome, code);
+        if let Some(path) = &self.status {
+            let written = std::fs::write(path, format!("{result}\n"));
+            written.map_err(|source| CliError::Status { path: path.clone(), source })?;
         }
-        if !self.quiet && !self.json {
-            outcome.summarise(run);
+        if self.json {
+            writeln!(io::stdout(), "{result}")?;
+        } else if !self.quiet {
+            let summary = summary(&outcome.run)?;
+            view::print(&mut anstream::stderr().lock(), &outcome.run, &summary)?;
         }
         Ok(())
     }
 }
 
-/// Passes signals on to the child until they are closed. A terminal sends SIGINT to its whole foreground group, so
-/// that one is passed on only when nobody else does; a second one kills.
-fn pass_on(child: &Child, mut signals: Signals) -> io::Result<()> {
-    let pid = Pid::from_child(child);
-    let child: OwnedFd = pidfd_open(pid, PidfdFlags::empty())?;
-    let thread = move || {
+/// Where sockets may be made: a directory of the user's own, where there is one.
+fn runtime_dir() -> PathBuf {
+    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    own.unwrap_or_else(std::env::temp_dir)
+}
+
+/// The exit code of `invigil run`.
+fn code(end: &End) -> u8 {
+    match end {
+        End::NotStarted(failed) => match failed.failure {
+            SpawnFailure::NotFound => ExitCode::NotFound.into(),
+            SpawnFailure::NotExecutable => ExitCode::NotExecutable.into(),
+            SpawnFailure::Internal => ExitCode::Invigil.into(),
+        },
+        End::Finished(finished) => match (finished.stopped, finished.exit_code, finished.signal) {
+            (Some(StopReason::Timeout), ..) => ExitCode::Timeout.into(),
+            (Some(StopReason::Budget), ..) => ExitCode::Budget.into(),
+            (Some(StopReason::Policy), ..) => ExitCode::Policy.into(),
+            (None, Some(code), _) => code as u8,
+            (None, None, Some(signal)) => ExitCode::of_signal(signal),
+            (None, None, None) => ExitCode::Invigil.into(),
+        },
+    }
+}
+
+/// Says without ambiguity what the exit code means.
+fn result(outcome: &RunOutcome, code: u8) -> Value {
+    let mut result = json!({
+        "run_id": outcome.run.run_id(),
+        "exit": code,
+        "tier": outcome.tier,
+        "evidence": outcome.run.directory(),
+        "head": { "seq": outcome.head.seq, "hash": outcome.head.hash },
+    });
+    let more = match &outcome.end {
+        End::Finished(finished) => json!({ "event": "run_finished", "outcome": finished }),
+        End::NotStarted(failed) => json!({ "event": "run_failed", "outcome": failed }),
+    };
+    if let (Value::Object(result), Value::Object(more)) = (&mut result, more) {
+        result.extend(more);
+    }
+    result
+}
+
+/// From here on a signal is the run's business. A terminal sends SIGINT to its whole foreground group, so that one is
+/// passed on only when nobody else does; a second one kills.
+fn pass_on_signals(control: Control) -> Result<(), CliError> {
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(CliError::Signals)?;
+    let pass_on = move || {
         let mut interrupts = 0;
         for signal in signals.forever() {
             interrupts += u32::from(signal == SIGINT);
-            let signal = match signal {
-                SIGINT if interrupts > 1 => Signal::KILL,
-                SIGINT if in_foreground() => continue,
-                SIGINT => Signal::INT,
-                SIGHUP => Signal::HUP,
-                _ => Signal::TERM,
-            };
-            // It has ended already: then there is nobody to tell.
-            let _ = pidfd_send_signal(&child, signal);
+            match signal {
+                SIGINT if interrupts > 1 => control.kill(),
+                SIGINT if in_foreground() => {}
+                signal => control.signal(signal),
+            }
         }
     };
-    std::thread::Builder::new()
-        .name("signals".into())
-        .spawn(thread)
-        .map(drop)
+    let thread = std::thread::Builder::new().name("signals".into());
+    thread.spawn(pass_on).map(drop).map_err(CliError::Signals)
 }
 
 fn in_foreground() -> bool {
@@ -177,90 +261,23 @@ fn in_foreground() -> bool {
     })
 }
 
-enum Outcome {
-    Ended {
-        status: ExitStatus,
-        elapsed: Duration,
-    },
-    NotStarted(RunFailed),
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn not_started(command: &str, error: &io::Error) -> RunFailed {
-    let (failure, advice) = match error.kind() {
-        io::ErrorKind::NotFound => (SpawnFailure::NotFound, "is it installed, and in PATH?"),
-        _ => (
-            SpawnFailure::NotExecutable,
-            "is it a program, and may you execute it?",
-        ),
-    };
-    RunFailed {
-        failure,
-        reason: format!("cannot start {command}: {error}; {advice}"),
-    }
-}
-
-impl Outcome {
-    fn status(&self) -> (Option<i32>, Option<i32>) {
-        match self {
-            Outcome::Ended { status, .. } => (status.code(), status.signal()),
-            Outcome::NotStarted(_) => (None, None),
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(size("7"), Ok(7));
+        assert_eq!(size("64MiB"), Ok(64 << 20));
+        assert_eq!(size("2kB"), Ok(2000));
+        for bad in ["", "x", "-1", "1.5MiB", "3 MiB", "99999999999GiB", "1m"] {
+            assert!(size(bad).is_err(), "{bad}");
         }
     }
 
-    fn event(&self) -> Event {
-        match self {
-            Outcome::Ended { status, elapsed } => RunFinished {
-                exit_code: status.code(),
-                signal: status.signal(),
-                success: status.success(),
-                window_elapsed_ms: elapsed.as_millis() as u64,
-                stopped: None,
-            }
-            .into(),
-            Outcome::NotStarted(failed) => failed.clone().into(),
-        }
-    }
-
-    fn code(&self) -> u8 {
-        match self {
-            Outcome::Ended { status, .. } => match (status.code(), status.signal()) {
-                (Some(code), _) => code as u8,
-                (None, Some(signal)) => ExitCode::of_signal(signal),
-                (None, None) => ExitCode::Invigil.into(),
-            },
-            Outcome::NotStarted(failed) => match failed.failure {
-                SpawnFailure::NotFound => ExitCode::NotFound.into(),
-                SpawnFailure::NotExecutable => ExitCode::NotExecutable.into(),
-                SpawnFailure::Internal => ExitCode::Invigil.into(),
-            },
-        }
-    }
-
-    fn summarise(&self, run: &RunRef) {
-        let verdict = match self {
-            Outcome::Ended { status, elapsed } => {
-                let time = ui::duration(*elapsed);
-                match (status.code(), status.signal()) {
-                    (Some(0), _) => format!("{GOOD}ok{GOOD:#}: exit 0 after {time}"),
-                    (Some(code), _) => format!("{BAD}exit {code}{BAD:#} after {time}"),
-                    (None, signal) => {
-                        format!(
-                            "{BAD}killed by signal {}{BAD:#} after {time}",
-                            signal.unwrap_or(0)
-                        )
-                    }
-                }
-            }
-            Outcome::NotStarted(failed) => {
-                format!("{BAD}not started{BAD:#}: {}", ui::harmless(&failed.reason))
-            }
-        };
-        let (id, directory) = (run.run_id(), run.directory().display());
-        ui::say(format_args!("{BOLD}invigil{BOLD:#}  {verdict}"));
-        ui::say(format_args!(
-            "  {DIM}seen{DIM:#}     {WARN}lifecycle only{WARN:#} (tier contract_only): no processes, files or network"
-        ));
-        ui::say(format_args!("  {DIM}evidence{DIM:#} {directory}"));
-        ui::say(format_args!("  {DIM}look{DIM:#}     invigil show {id}"));
+    #[test]
+    fn variables_have_names() {
+        assert_eq!(variable("A=b=c"), Ok(("A".into(), "b=c".into())));
+        assert!(variable("A").is_err() && variable("=b").is_err());
     }
 }
