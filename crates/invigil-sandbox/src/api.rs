@@ -1,0 +1,218 @@
+//! What the engine sees: how to start a run, who receives its facts, who decides, and how it ended.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use invigil_schema::{
+    Errno, Event, FileOp, NetOp, ObserverFinished, Origin, OsText, ProcessRef, Tier,
+};
+
+/// What to start, and how to watch it.
+#[derive(Debug)]
+pub struct LaunchSpec {
+    /// The command and its arguments. A command without a slash is looked up in `PATH` of `env`.
+    pub argv: Vec<OsString>,
+    /// The whole environment of the command.
+    pub env: BTreeMap<OsString, OsString>,
+    /// Where it starts.
+    pub cwd: PathBuf,
+    /// Its standard input.
+    pub stdin: Stdio,
+    /// Its standard output.
+    pub stdout: Stdio,
+    /// Its standard error.
+    pub stderr: Stdio,
+    /// How to watch.
+    pub tier: Tier,
+    /// Whether opens for reading are facts too.
+    pub reads: bool,
+    /// Absolute paths that nothing in the run may change: Invigil's own store.
+    pub protected: Vec<PathBuf>,
+}
+
+impl LaunchSpec {
+    /// A command with the environment, directory and standard streams of this process, in the default tier.
+    pub fn new<A: Into<OsString>>(argv: impl IntoIterator<Item = A>) -> Self {
+        LaunchSpec {
+            argv: argv.into_iter().map(Into::into).collect(),
+            env: std::env::vars_os().collect(),
+            cwd: std::env::current_dir().unwrap_or_else(|_| "/".into()),
+            stdin: Stdio::Inherit,
+            stdout: Stdio::Inherit,
+            stderr: Stdio::Inherit,
+            tier: Tier::Notify,
+            reads: false,
+            protected: Vec::new(),
+        }
+    }
+}
+
+/// What a standard stream of the command is.
+#[derive(Debug)]
+pub enum Stdio {
+    /// That of this process.
+    Inherit,
+    /// `/dev/null`.
+    Null,
+    /// This descriptor.
+    Fd(OwnedFd),
+}
+
+/// Why a fact could not be recorded.
+pub type SinkError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Who receives the facts of a run, in the order in which they became known.
+pub trait Sink: Send {
+    /// Records one fact. The call that it is about is answered only after this returns; an error kills the whole run.
+    fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError>;
+}
+
+impl<F: FnMut(Origin, Event) -> Result<(), SinkError> + Send> Sink for F {
+    fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
+        self(origin, event)
+    }
+}
+
+/// Something that a process wants to do and that has not happened yet.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// What an answer that comes later is addressed to.
+    pub id: u64,
+    /// Who wants it.
+    pub process: ProcessRef,
+    /// What it wants.
+    pub action: Action<'a>,
+}
+
+/// What a process wants to do. In the facts inside, the result is not known yet.
+#[derive(Debug, Clone, Copy)]
+pub enum Action<'a> {
+    /// Load a program.
+    Exec(&'a OsText),
+    /// Do something to a file.
+    File(&'a FileOp),
+    /// Do something on the network.
+    Net(&'a NetOp),
+}
+
+/// What a gate says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// It may happen, or may not.
+    Now(Decision),
+    /// Somebody is asked. The process waits until [`crate::Handle::answer`] is called with the request's id.
+    Ask,
+}
+
+/// What is decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Decision {
+    /// It may happen.
+    Allow,
+    /// It does not happen, and the process is told this error.
+    Deny {
+        /// The error.
+        error: Errno,
+        /// The rule that says so; it is in the evidence.
+        rule: String,
+    },
+}
+
+/// Who decides. It is asked on the observer's thread, and everything waits for it: it must not block.
+pub trait Gate: Send {
+    /// Decides on one request.
+    fn check(&mut self, request: &Request<'_>) -> Answer;
+}
+
+/// A gate that allows everything.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AllowAll;
+
+impl Gate for AllowAll {
+    fn check(&mut self, _: &Request<'_>) -> Answer {
+        Answer::Now(Decision::Allow)
+    }
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// The exit code of the command, unless a signal ended it.
+    pub exit_code: Option<i32>,
+    /// The signal that ended the command.
+    pub signal: Option<i32>,
+    /// From the start of the command to the death of the last process.
+    pub elapsed: Duration,
+    /// How much was seen.
+    pub observed: ObserverFinished,
+    /// Why the tree was killed before its time, if it was.
+    pub killed: Option<Killed>,
+}
+
+/// Why a whole tree was killed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Killed {
+    /// It was asked for.
+    Asked,
+    /// A fact could not be recorded.
+    SinkFailed(String),
+    /// The observer itself failed.
+    ObserverFailed(String),
+}
+
+/// Why a run did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// There is nothing to start.
+    #[error("there is no command to run")]
+    NoCommand,
+    /// A text that goes to the kernel has a zero byte inside.
+    #[error("an argument, a variable or a path has a zero byte inside")]
+    ZeroByte,
+    /// There is no such command.
+    #[error("{command}: not found")]
+    NotFound {
+        /// What was looked for.
+        command: String,
+    },
+    /// The command is there but cannot be executed.
+    #[error("{command}: cannot be executed: {error}")]
+    NotExecutable {
+        /// What was tried.
+        command: String,
+        /// Why not.
+        error: Errno,
+    },
+    /// The working directory cannot be entered.
+    #[error("{cwd}: cannot be the working directory: {error}")]
+    Cwd {
+        /// The directory.
+        cwd: String,
+        /// Why not.
+        error: Errno,
+    },
+    /// The tier is not to be had here.
+    #[error("the {} tier cannot be had here: {step} failed with {error}; `invigil doctor` says more", tier.as_str())]
+    Tier {
+        /// Which tier.
+        tier: Tier,
+        /// What failed.
+        step: &'static str,
+        /// With what.
+        error: Errno,
+    },
+    /// The first facts could not be recorded.
+    #[error("the first facts could not be recorded: {0}")]
+    Sink(String),
+    /// Something else.
+    #[error("{step} failed with {error}")]
+    System {
+        /// What failed.
+        step: &'static str,
+        /// With what.
+        error: Errno,
+    },
+}

@@ -1,0 +1,734 @@
+//! Which system calls are trapped, and what their numbers and registers mean. Nothing here reads memory.
+
+use crate::filter::{Rule, When};
+
+/// Numbers that newer kernels have on every architecture.
+const FCHMODAT2: i64 = 452;
+const SETXATTRAT: i64 = 463;
+const REMOVEXATTRAT: i64 = 466;
+const FILE_SETATTR: i64 = 469;
+
+const CLONE_UNTRACED: u64 = 0x0080_0000;
+const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+/// A new namespace of any kind, or a file system context that two processes share.
+const CLONE_IDENTITY: u64 =
+    (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET) as u32
+        as u64;
+/// Bits of `open` that can change something: not plainly for reading.
+const OPEN_CHANGES: u64 = (libc::O_WRONLY
+    | libc::O_RDWR
+    | libc::O_CREAT
+    | libc::O_TRUNC
+    | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
+/// `AF_UNSPEC` as `at`: the call has no directory.
+const CWD: i32 = libc::AT_FDCWD;
+
+/// Which file a call is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// A path, relative to a directory.
+    At {
+        /// The directory's descriptor in the caller.
+        dir: i32,
+        /// Where the caller keeps the path.
+        path: u64,
+    },
+    /// An open file.
+    Fd(i32),
+}
+
+/// When a file was used, as the caller keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Times {
+    /// Two `timespec`s, or null.
+    Specs(u64),
+    /// One of the old forms, which is left to the kernel.
+    Old,
+}
+
+/// A trapped call, decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Open {
+        dir: i32,
+        path: u64,
+        flags: i32,
+        mode: u32,
+    },
+    OpenHow {
+        dir: i32,
+        path: u64,
+        how: u64,
+        size: u64,
+    },
+    Exec {
+        dir: i32,
+        path: u64,
+        flags: i32,
+    },
+    Mkdir {
+        at: Place,
+        mode: u32,
+    },
+    Mknod {
+        at: Place,
+        mode: u32,
+        device: u64,
+    },
+    Unlink {
+        at: Place,
+        flags: i32,
+    },
+    Symlink {
+        target: u64,
+        at: Place,
+    },
+    Link {
+        from: Place,
+        to: Place,
+        flags: i32,
+    },
+    Rename {
+        from: Place,
+        to: Place,
+        flags: u32,
+    },
+    Chmod {
+        at: Place,
+        mode: u32,
+        flags: i32,
+    },
+    Chown {
+        at: Place,
+        owner: u32,
+        group: u32,
+        flags: i32,
+    },
+    Truncate {
+        at: Place,
+        length: i64,
+    },
+    Utimes {
+        at: Place,
+        times: Times,
+        flags: i32,
+    },
+    SetXattr {
+        at: Place,
+        name: u64,
+        flags: i32,
+    },
+    RemoveXattr {
+        at: Place,
+        name: u64,
+        flags: i32,
+    },
+    Mount {
+        at: Place,
+        unmount: bool,
+    },
+    Chroot {
+        at: Place,
+    },
+    Connect {
+        fd: i32,
+        address: u64,
+        length: u64,
+    },
+    Bind {
+        fd: i32,
+        address: u64,
+        length: u64,
+    },
+    Listen {
+        fd: i32,
+    },
+    SendTo {
+        fd: i32,
+        flags: i32,
+        address: u64,
+        length: u64,
+    },
+    SendMsg {
+        fd: i32,
+        message: u64,
+        flags: i32,
+    },
+    SendMmsg {
+        fd: i32,
+        messages: u64,
+        count: u64,
+        flags: i32,
+    },
+    Umask {
+        mask: u32,
+    },
+    /// Credentials, namespaces or a sandbox of its own: what the process may do is no longer what we may do.
+    Identity,
+    NewNamespace,
+    CloneUntraced,
+    NotDumpable,
+    Signal {
+        target: i64,
+        signal: i32,
+    },
+    SignalByFd {
+        pidfd: i32,
+    },
+    Trace {
+        request: u64,
+        target: i64,
+    },
+    ForeignMemory {
+        target: i64,
+    },
+    PidfdGetFd {
+        pidfd: i32,
+    },
+    Limits {
+        target: i64,
+    },
+    NewListener,
+    IoUring,
+    Privileged {
+        name: &'static str,
+    },
+}
+
+fn at(dir: u64, path: u64) -> Place {
+    Place::At {
+        dir: dir as i32,
+        path,
+    }
+}
+
+/// What the calls that every architecture has mean.
+fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
+    let call = match number {
+        libc::SYS_openat => Call::Open {
+            dir: a[0] as i32,
+            path: a[1],
+            flags: a[2] as i32,
+            mode: a[3] as u32,
+        },
+        libc::SYS_openat2 => Call::OpenHow {
+            dir: a[0] as i32,
+            path: a[1],
+            how: a[2],
+            size: a[3],
+        },
+        libc::SYS_execve => Call::Exec {
+            dir: CWD,
+            path: a[0],
+            flags: 0,
+        },
+        libc::SYS_execveat => Call::Exec {
+            dir: a[0] as i32,
+            path: a[1],
+            flags: a[4] as i32,
+        },
+        libc::SYS_mkdirat => Call::Mkdir {
+            at: at(a[0], a[1]),
+            mode: a[2] as u32,
+        },
+        libc::SYS_mknodat => Call::Mknod {
+            at: at(a[0], a[1]),
+            mode: a[2] as u32,
+            device: a[3],
+        },
+        libc::SYS_unlinkat => Call::Unlink {
+            at: at(a[0], a[1]),
+            flags: a[2] as i32,
+        },
+        libc::SYS_symlinkat => Call::Symlink {
+            target: a[0],
+            at: at(a[1], a[2]),
+        },
+        libc::SYS_linkat => Call::Link {
+            from: at(a[0], a[1]),
+            to: at(a[2], a[3]),
+            flags: a[4] as i32,
+        },
+        libc::SYS_renameat2 => Call::Rename {
+            from: at(a[0], a[1]),
+            to: at(a[2], a[3]),
+            flags: a[4] as u32,
+        },
+        libc::SYS_fchmod => Call::Chmod {
+            at: Place::Fd(a[0] as i32),
+            mode: a[1] as u32,
+            flags: 0,
+        },
+        libc::SYS_fchmodat => Call::Chmod {
+            at: at(a[0], a[1]),
+            mode: a[2] as u32,
+            flags: 0,
+        },
+        FCHMODAT2 => Call::Chmod {
+            at: at(a[0], a[1]),
+            mode: a[2] as u32,
+            flags: a[3] as i32,
+        },
+        libc::SYS_fchown => Call::Chown {
+            at: Place::Fd(a[0] as i32),
+            owner: a[1] as u32,
+            group: a[2] as u32,
+            flags: 0,
+        },
+        libc::SYS_fchownat => Call::Chown {
+            at: at(a[0], a[1]),
+            owner: a[2] as u32,
+            group: a[3] as u32,
+            flags: a[4] as i32,
+        },
+        libc::SYS_truncate => Call::Truncate {
+            at: at(CWD as u64, a[0]),
+            length: a[1] as i64,
+        },
+        libc::SYS_utimensat if a[1] == 0 => Call::Utimes {
+            at: Place::Fd(a[0] as i32),
+            times: Times::Specs(a[2]),
+            flags: 0,
+        },
+        libc::SYS_utimensat => Call::Utimes {
+            at: at(a[0], a[1]),
+            times: Times::Specs(a[2]),
+            flags: a[3] as i32,
+        },
+        libc::SYS_setxattr => Call::SetXattr {
+            at: at(CWD as u64, a[0]),
+            name: a[1],
+            flags: 0,
+        },
+        libc::SYS_lsetxattr => Call::SetXattr {
+            at: at(CWD as u64, a[0]),
+            name: a[1],
+            flags: libc::AT_SYMLINK_NOFOLLOW,
+        },
+        libc::SYS_fsetxattr => Call::SetXattr {
+            at: Place::Fd(a[0] as i32),
+            name: a[1],
+            flags: 0,
+        },
+        SETXATTRAT => Call::SetXattr {
+            at: at(a[0], a[1]),
+            name: a[3],
+            flags: a[2] as i32,
+        },
+        libc::SYS_removexattr => Call::RemoveXattr {
+            at: at(CWD as u64, a[0]),
+            name: a[1],
+            flags: 0,
+        },
+        libc::SYS_lremovexattr => Call::RemoveXattr {
+            at: at(CWD as u64, a[0]),
+            name: a[1],
+            flags: libc::AT_SYMLINK_NOFOLLOW,
+        },
+        libc::SYS_fremovexattr => Call::RemoveXattr {
+            at: Place::Fd(a[0] as i32),
+            name: a[1],
+            flags: 0,
+        },
+        REMOVEXATTRAT => Call::RemoveXattr {
+            at: at(a[0], a[1]),
+            name: a[3],
+            flags: a[2] as i32,
+        },
+        FILE_SETATTR => Call::SetXattr {
+            at: at(a[0], a[1]),
+            name: 0,
+            flags: a[4] as i32,
+        },
+        libc::SYS_mount => Call::Mount {
+            at: at(CWD as u64, a[1]),
+            unmount: false,
+        },
+        libc::SYS_move_mount => Call::Mount {
+            at: at(a[2], a[3]),
+            unmount: false,
+        },
+        libc::SYS_umount2 => Call::Mount {
+            at: at(CWD as u64, a[0]),
+            unmount: true,
+        },
+        libc::SYS_chroot => Call::Chroot {
+            at: at(CWD as u64, a[0]),
+        },
+        libc::SYS_pivot_root => Call::Chroot {
+            at: at(CWD as u64, a[0]),
+        },
+        libc::SYS_connect => Call::Connect {
+            fd: a[0] as i32,
+            address: a[1],
+            length: a[2],
+        },
+        libc::SYS_bind => Call::Bind {
+            fd: a[0] as i32,
+            address: a[1],
+            length: a[2],
+        },
+        libc::SYS_listen => Call::Listen { fd: a[0] as i32 },
+        libc::SYS_sendto => Call::SendTo {
+            fd: a[0] as i32,
+            flags: a[3] as i32,
+            address: a[4],
+            length: a[5],
+        },
+        libc::SYS_sendmsg => Call::SendMsg {
+            fd: a[0] as i32,
+            message: a[1],
+            flags: a[2] as i32,
+        },
+        libc::SYS_sendmmsg => Call::SendMmsg {
+            fd: a[0] as i32,
+            messages: a[1],
+            count: a[2],
+            flags: a[3] as i32,
+        },
+        libc::SYS_umask => Call::Umask {
+            mask: a[0] as u32 & 0o777,
+        },
+        libc::SYS_setuid
+        | libc::SYS_setgid
+        | libc::SYS_setreuid
+        | libc::SYS_setregid
+        | libc::SYS_setresuid
+        | libc::SYS_setresgid
+        | libc::SYS_setfsuid
+        | libc::SYS_setfsgid
+        | libc::SYS_setgroups
+        | libc::SYS_capset
+        | libc::SYS_landlock_restrict_self
+        | libc::SYS_unshare
+        | libc::SYS_setns => Call::Identity,
+        libc::SYS_clone if a[0] & CLONE_UNTRACED != 0 => Call::CloneUntraced,
+        libc::SYS_clone => Call::NewNamespace,
+        libc::SYS_prctl => Call::NotDumpable,
+        libc::SYS_kill | libc::SYS_tkill | libc::SYS_rt_sigqueueinfo => Call::Signal {
+            target: i64::from(a[0] as i32),
+            signal: a[1] as i32,
+        },
+        libc::SYS_tgkill | libc::SYS_rt_tgsigqueueinfo => Call::Signal {
+            target: i64::from(a[0] as i32),
+            signal: a[2] as i32,
+        },
+        libc::SYS_pidfd_send_signal => Call::SignalByFd { pidfd: a[0] as i32 },
+        libc::SYS_ptrace => Call::Trace {
+            request: a[0],
+            target: i64::from(a[1] as i32),
+        },
+        libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => Call::ForeignMemory {
+            target: i64::from(a[0] as i32),
+        },
+        libc::SYS_pidfd_getfd => Call::PidfdGetFd { pidfd: a[0] as i32 },
+        libc::SYS_prlimit64 => Call::Limits {
+            target: i64::from(a[0] as i32),
+        },
+        libc::SYS_seccomp => Call::NewListener,
+        libc::SYS_io_uring_setup => Call::IoUring,
+        libc::SYS_open_by_handle_at => Call::Privileged {
+            name: "open_by_handle_at",
+        },
+        libc::SYS_bpf => Call::Privileged { name: "bpf" },
+        libc::SYS_init_module => Call::Privileged {
+            name: "init_module",
+        },
+        libc::SYS_finit_module => Call::Privileged {
+            name: "finit_module",
+        },
+        libc::SYS_kexec_load => Call::Privileged { name: "kexec_load" },
+        _ => return None,
+    };
+    Some(call)
+}
+
+/// What the old calls mean that only x86-64 has.
+#[cfg(target_arch = "x86_64")]
+fn decode_old(number: i64, a: [u64; 6]) -> Option<Call> {
+    let path = at(CWD as u64, a[0]);
+    let call = match number {
+        libc::SYS_open => Call::Open {
+            dir: CWD,
+            path: a[0],
+            flags: a[1] as i32,
+            mode: a[2] as u32,
+        },
+        libc::SYS_creat => Call::Open {
+            dir: CWD,
+            path: a[0],
+            flags: libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC,
+            mode: a[1] as u32,
+        },
+        libc::SYS_mkdir => Call::Mkdir {
+            at: path,
+            mode: a[1] as u32,
+        },
+        libc::SYS_mknod => Call::Mknod {
+            at: path,
+            mode: a[1] as u32,
+            device: a[2],
+        },
+        libc::SYS_rmdir => Call::Unlink {
+            at: path,
+            flags: libc::AT_REMOVEDIR,
+        },
+        libc::SYS_unlink => Call::Unlink { at: path, flags: 0 },
+        libc::SYS_symlink => Call::Symlink {
+            target: a[0],
+            at: at(CWD as u64, a[1]),
+        },
+        libc::SYS_link => Call::Link {
+            from: path,
+            to: at(CWD as u64, a[1]),
+            flags: 0,
+        },
+        libc::SYS_rename => Call::Rename {
+            from: path,
+            to: at(CWD as u64, a[1]),
+            flags: 0,
+        },
+        libc::SYS_renameat => Call::Rename {
+            from: at(a[0], a[1]),
+            to: at(a[2], a[3]),
+            flags: 0,
+        },
+        libc::SYS_chmod => Call::Chmod {
+            at: path,
+            mode: a[1] as u32,
+            flags: 0,
+        },
+        libc::SYS_chown => Call::Chown {
+            at: path,
+            owner: a[1] as u32,
+            group: a[2] as u32,
+            flags: 0,
+        },
+        libc::SYS_lchown => Call::Chown {
+            at: path,
+            owner: a[1] as u32,
+            group: a[2] as u32,
+            flags: libc::AT_SYMLINK_NOFOLLOW,
+        },
+        libc::SYS_utime | libc::SYS_utimes => Call::Utimes {
+            at: path,
+            times: Times::Old,
+            flags: 0,
+        },
+        libc::SYS_futimesat => Call::Utimes {
+            at: at(a[0], a[1]),
+            times: Times::Old,
+            flags: 0,
+        },
+        _ => return None,
+    };
+    Some(call)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn decode_old(number: i64, a: [u64; 6]) -> Option<Call> {
+    const RENAMEAT: i64 = 38;
+    (number == RENAMEAT).then(|| Call::Rename {
+        from: at(a[0], a[1]),
+        to: at(a[2], a[3]),
+        flags: 0,
+    })
+}
+
+/// What a trapped call means. None for a number that no rule traps.
+pub(crate) fn decode(number: i64, arguments: [u64; 6]) -> Option<Call> {
+    decode_common(number, arguments).or_else(|| decode_old(number, arguments))
+}
+
+/// What decides how much is trapped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scope {
+    /// Opens for reading too.
+    pub(crate) reads: bool,
+    /// Landlock keeps signals inside.
+    pub(crate) signals_scoped: bool,
+    /// The supervisor's pid.
+    pub(crate) supervisor: u32,
+}
+
+/// The rules of the filter, the frequent calls first.
+pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
+    let always = |number| Rule {
+        number,
+        when: When::Always,
+    };
+    let open = |number, flags| Rule {
+        number,
+        when: if scope.reads {
+            When::Always
+        } else {
+            When::AnyBit(flags, OPEN_CHANGES as u32)
+        },
+    };
+    let signal = |number| Rule {
+        number,
+        when: if scope.signals_scoped {
+            When::Equals(0, scope.supervisor)
+        } else {
+            When::Always
+        },
+    };
+    let mut rules = vec![
+        open(libc::SYS_openat, 2),
+        Rule {
+            number: libc::SYS_sendto,
+            when: When::NonZero(4),
+        },
+        Rule {
+            number: libc::SYS_clone,
+            when: When::AnyBit(0, (CLONE_UNTRACED | CLONE_IDENTITY) as u32),
+        },
+        Rule {
+            number: libc::SYS_prctl,
+            when: When::Equals(0, libc::PR_SET_DUMPABLE as u32),
+        },
+        Rule {
+            number: libc::SYS_prlimit64,
+            when: When::Equals(0, scope.supervisor),
+        },
+        Rule {
+            number: libc::SYS_seccomp,
+            when: When::AnyBit(1, NEW_LISTENER as u32),
+        },
+        Rule {
+            number: libc::SYS_unshare,
+            when: When::AnyBit(0, !(libc::CLONE_FILES as u32)),
+        },
+        // Its flags are in memory, where another thread could add CLONE_UNTRACED. Every libc falls back to clone.
+        Rule {
+            number: libc::SYS_clone3,
+            when: When::Refused(libc::ENOSYS as u16),
+        },
+        signal(libc::SYS_kill),
+        signal(libc::SYS_tkill),
+        signal(libc::SYS_tgkill),
+        signal(libc::SYS_rt_sigqueueinfo),
+        signal(libc::SYS_rt_tgsigqueueinfo),
+    ];
+    if !scope.signals_scoped {
+        rules.push(always(libc::SYS_pidfd_send_signal));
+    }
+    rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
+    #[cfg(target_arch = "x86_64")]
+    rules.push(open(libc::SYS_open, 1));
+    rules
+}
+
+const ALWAYS: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_openat2,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_truncate,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+    libc::SYS_mount,
+    libc::SYS_move_mount,
+    libc::SYS_umount2,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_umask,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_setns,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_io_uring_setup,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_bpf,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+];
+
+#[cfg(target_arch = "x86_64")]
+const ALWAYS_OLD: &[i64] = &[
+    libc::SYS_creat,
+    libc::SYS_mkdir,
+    libc::SYS_mknod,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_symlink,
+    libc::SYS_link,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALWAYS_OLD: &[i64] = &[38];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whatever_is_trapped_can_be_decoded() {
+        let scope = Scope {
+            reads: true,
+            signals_scoped: false,
+            supervisor: 1,
+        };
+        for rule in rules(scope) {
+            let refused = matches!(rule.when, When::Refused(_));
+            assert!(refused || decode(rule.number, [0; 6]).is_some(), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_there_twice() {
+        let scope = Scope {
+            reads: false,
+            signals_scoped: true,
+            supervisor: 1,
+        };
+        let mut numbers: Vec<_> = rules(scope).iter().map(|r| r.number).collect();
+        let all = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), all);
+    }
+}

@@ -1,0 +1,171 @@
+//! The least tier: the command is started and waited for, and so are the orphans it leaves; nothing else is seen.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use invigil_schema::{Hook, ObserverFinished, ObserverStarted, Origin, Tier};
+
+use crate::api::{Killed, LaunchError, Outcome, Sink};
+use crate::handle::{Ended, Started};
+use crate::launch::Prepared;
+use crate::sys::{self, ptrace};
+use crate::waker::{Mailbox, Order};
+
+/// How often orphans are looked for.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Starts the command and returns when its last descendant is dead.
+pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, started: &Started) {
+    let start = Instant::now();
+    let mut begin = || -> Result<_, LaunchError> {
+        let mailbox = Mailbox::for_this_thread().map_err(|error| LaunchError::System {
+            step: "eventfd",
+            error,
+        })?;
+        let why_not = Some("contract_only".to_owned());
+        let hook = |name: &str| Hook {
+            name: name.into(),
+            attached: false,
+            why_not: why_not.clone(),
+        };
+        let event = ObserverStarted {
+            tier: Tier::ContractOnly,
+            reads: false,
+            hooks: ["processes", "files", "network"].map(hook).into(),
+            landlock_abi: None,
+            kernel: sys::kernel_release(),
+            privileged: false,
+        };
+        sink.fact(Origin::Runtime, event.into())
+            .map_err(|e| LaunchError::Sink(e.to_string()))?;
+        Ok((Arc::new(mailbox), prepared.start()?))
+    };
+    let (mailbox, child) = match begin() {
+        Ok(begun) => begun,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return;
+        }
+    };
+    // The pipe ends when the command is loaded, and says why when it is not.
+    if let Some(error) = prepared.exec_failure(&child.status) {
+        let _ = ptrace::wait_for(child.pid as i32, true, 0);
+        let _ = started.send(Err(error));
+        return;
+    }
+    let _ = started.send(Ok((Arc::clone(&mailbox), child.pid)));
+    let mut watch = Watch {
+        root: child.pid,
+        status: None,
+        killed: None,
+    };
+    while watch.tick() {
+        let mut fds = [poll(&mailbox)];
+        let _ = sys::wait_ready(&mut fds, Some(TICK));
+        sys::silence(mailbox.bell());
+        while let Some(order) = mailbox.take() {
+            match order {
+                Order::Signal(signal) => watch.signal(signal),
+                Order::Kill => watch.killed = Some(Killed::Asked),
+                Order::Answer(..) | Order::Connected(..) => {}
+            }
+        }
+    }
+    let (exit_code, signal) = match watch.status {
+        Some(ptrace::Change::Exited(code)) => (Some(code), None),
+        Some(ptrace::Change::Killed(signal)) => (None, Some(signal)),
+        _ => (None, None),
+    };
+    let observed = ObserverFinished::default();
+    let told = sink.fact(Origin::Runtime, observed.clone().into());
+    let failed = told.err().map(|e| Killed::SinkFailed(e.to_string()));
+    let killed = watch.killed.or(failed);
+    ended.set(Outcome {
+        exit_code,
+        signal,
+        elapsed: start.elapsed(),
+        observed,
+        killed,
+    });
+}
+
+fn poll(mailbox: &Mailbox) -> libc::pollfd {
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&mailbox.bell());
+    libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    }
+}
+
+struct Watch {
+    root: u32,
+    status: Option<ptrace::Change>,
+    killed: Option<Killed>,
+}
+
+impl Watch {
+    /// False when nothing of the run is left.
+    fn tick(&mut self) -> bool {
+        if self.status.is_none()
+            && let Ok(Some(waited)) = ptrace::wait_for(self.root as i32, false, 0)
+        {
+            self.status = Some(waited.change);
+        }
+        if self.killed.is_some() {
+            self.signal(libc::SIGKILL);
+        }
+        if self.status.is_none() {
+            return true;
+        }
+        // Orphans are ours, because we are the subreaper. Other children of this process wait for themselves.
+        let mut left = false;
+        for pid in adopted() {
+            left |= matches!(ptrace::wait_for(pid as i32, false, 0), Ok(None));
+        }
+        left
+    }
+
+    fn signal(&self, signal: i32) {
+        let mut all = if self.status.is_none() {
+            vec![self.root]
+        } else {
+            Vec::new()
+        };
+        if self.status.is_some() {
+            all.extend(adopted());
+        }
+        let mut next = 0;
+        while let Some(pid) = all.get(next).copied() {
+            all.extend(children(pid));
+            next += 1;
+        }
+        for pid in all {
+            let _ = sys::kill(pid, signal);
+        }
+    }
+}
+
+fn children(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else {
+        return Vec::new();
+    };
+    let lists = tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_ascii_whitespace()
+                .flat_map(str::parse)
+                .collect::<Vec<_>>()
+        })
+        .collect()
+}
+
+/// Children of this process that its main thread did not make: orphans.
+fn adopted() -> Vec<u32> {
+    let ours = std::process::id();
+    std::fs::read_to_string(format!("/proc/{ours}/task/{ours}/children"))
+        .map(|list| list.split_ascii_whitespace().flat_map(str::parse).collect())
+        .unwrap_or_default()
+}

@@ -1,0 +1,138 @@
+//! What a process has loaded.
+
+use std::collections::HashMap;
+use std::os::fd::AsFd;
+
+use invigil_schema::{Digest, OsText};
+use sha2::Digest as _;
+
+use crate::sys::Sys;
+use crate::sys::fs::{self, At, cstring};
+
+/// How many bytes of arguments a fact holds. Escaped as JSON they can become six times as many.
+const ARGUMENTS_MAX: usize = 128 * 1024;
+/// How many digests are remembered.
+const CACHE_MAX: usize = 4096;
+
+/// A fresh image, in which no instruction has run.
+#[derive(Debug)]
+pub(crate) struct Image {
+    pub(crate) executable: OsText,
+    pub(crate) argv: Vec<OsText>,
+    pub(crate) cut: u64,
+    pub(crate) cwd: OsText,
+    pub(crate) sha256: Option<Digest>,
+}
+
+/// Which state of which file a digest is of.
+type FileState = (u64, u64, i64, i64, i64, i64, i64);
+
+/// Digests of executables, by the state of the file.
+#[derive(Debug, Default)]
+pub(crate) struct Digests(HashMap<FileState, Digest>);
+
+impl Digests {
+    /// The digest of what `pid` runs; None if it cannot be read.
+    fn of(&mut self, pid: u32) -> Sys<Option<Digest>> {
+        let path = cstring(format!("/proc/{pid}/exe"))?;
+        let held = fs::open(At::Cwd, &path, libc::O_RDONLY, 0, 0)?;
+        let stat = fs::fstat(held.as_fd())?;
+        let state = (
+            stat.st_dev,
+            stat.st_ino,
+            stat.st_size,
+            stat.st_mtime,
+            stat.st_mtime_nsec,
+            stat.st_ctime,
+            stat.st_ctime_nsec,
+        );
+        if let Some(digest) = self.0.get(&state) {
+            return Ok(Some(*digest));
+        }
+        let mut hasher = sha2::Sha256::new();
+        let mut file = std::fs::File::from(held);
+        if std::io::copy(&mut file, &mut HashWriter(&mut hasher)).is_err() {
+            return Ok(None);
+        }
+        let digest = Digest::from_bytes(hasher.finalize().into());
+        if self.0.len() >= CACHE_MAX {
+            self.0.clear();
+        }
+        self.0.insert(state, digest);
+        Ok(Some(digest))
+    }
+}
+
+struct HashWriter<'a>(&'a mut sha2::Sha256);
+
+impl std::io::Write for HashWriter<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.update(bytes);
+        Ok(bytes.len())
+    }
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn link(pid: u32, name: &str) -> OsText {
+    let read = cstring(format!("/proc/{pid}/{name}")).and_then(|path| fs::readlink(At::Cwd, &path));
+    read.map_or_else(|_| "(unreadable)".into(), Into::into)
+}
+
+/// Looks at a process that has just loaded a program.
+pub(crate) fn look(pid: u32, digests: &mut Digests) -> Image {
+    let (argv, cut) = arguments(pid).unwrap_or_default();
+    Image {
+        executable: link(pid, "exe"),
+        argv,
+        cut,
+        cwd: link(pid, "cwd"),
+        sha256: digests.of(pid).ok().flatten(),
+    }
+}
+
+fn arguments(pid: u32) -> Sys<(Vec<OsText>, u64)> {
+    let bytes = fs::read_all(&cstring(format!("/proc/{pid}/cmdline"))?)?;
+    Ok(split_arguments(&bytes, ARGUMENTS_MAX))
+}
+
+fn split_arguments(bytes: &[u8], limit: usize) -> (Vec<OsText>, u64) {
+    let kept = &bytes[..bytes.len().min(limit)];
+    let whole = kept.strip_suffix(b"\0").unwrap_or(kept);
+    if bytes.is_empty() {
+        return (Vec::new(), 0);
+    }
+    let argv = whole
+        .split(|&b| b == 0)
+        .map(|a| a.to_vec().into())
+        .collect();
+    (argv, (bytes.len() - kept.len()) as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_whole_or_say_that_they_are_not() {
+        let (argv, cut) = split_arguments(b"sh\0-c\0\0", 100);
+        assert_eq!((argv, cut), (vec!["sh".into(), "-c".into(), "".into()], 0));
+        let (argv, cut) = split_arguments(b"sh\0-c\0exit\0", 8);
+        assert_eq!(
+            (argv, cut),
+            (vec!["sh".into(), "-c".into(), "ex".into()], 3)
+        );
+        assert_eq!(split_arguments(b"", 8), (vec![], 0));
+    }
+
+    #[test]
+    fn our_own_image() {
+        let mut digests = Digests::default();
+        let image = look(std::process::id(), &mut digests);
+        assert!(image.executable.as_bytes().starts_with(b"/"));
+        assert!(image.sha256.is_some());
+        assert_eq!(look(std::process::id(), &mut digests).sha256, image.sha256);
+        assert_eq!(digests.0.len(), 1);
+    }
+}

@@ -1,0 +1,33 @@
+//! Launches a command, watches its whole process tree from outside, and asks a gate before things happen.
+//!
+//! The way in is [`launch`]. What it does, and why in this way, is in `docs/observer.md`. This crate reports facts and
+//! asks; it knows no policy and keeps no journal. All unsafe code of Invigil is here, most of it in `sys`.
+
+#[cfg(not(all(
+    target_os = "linux",
+    any(target_arch = "x86_64", target_arch = "aarch64")
+)))]
+compile_error!("invigil-sandbox watches processes on Linux, on x86-64 and aarch64");
+
+mod api;
+mod calls;
+mod contract;
+mod exec;
+mod files;
+mod filter;
+mod handle;
+mod launch;
+mod net;
+mod observer;
+mod paths;
+pub mod probe;
+mod protect;
+mod sys;
+mod table;
+mod waker;
+
+pub use api::{
+    Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
+    Sink, SinkError, Stdio,
+};
+pub use handle::{Handle, launch};

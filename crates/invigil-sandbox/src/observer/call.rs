@@ -1,0 +1,381 @@
+//! A trapped call: what it means, whether it may happen, who makes it.
+
+use invigil_schema::{CallResult, Errno, FileOp, NetOp, Note, OsText, ProcessRef, Tier};
+
+use super::Observer;
+use super::settle::{Via, Work};
+use crate::api::{Answer, Decision, Request};
+use crate::calls::{self, Call};
+use crate::files::{self, Likeness, Way};
+use crate::filter;
+use crate::net;
+use crate::paths::{self, Base, Caller, Stop, read_path};
+use crate::protect::{self, RULE};
+use crate::sys::ptrace::{self, Registers};
+use crate::sys::seccomp::{Notification, Reply};
+use crate::sys::{self, seccomp};
+use crate::table::{Identity, Pending, Rights};
+
+/// A trapped call and who made it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Trapped {
+    pub(super) caller: Caller,
+    pub(super) process: ProcessRef,
+    pub(super) via: Via,
+    pub(super) number: i64,
+    pub(super) arguments: [u64; 6],
+}
+
+impl Observer {
+    /// A call has arrived at the listener.
+    pub(super) fn on_notification(&mut self, notification: Notification) {
+        let via = Via::Notification(notification.id);
+        let Notification {
+            tid,
+            number,
+            arguments,
+            arch,
+            ..
+        } = notification;
+        if !self.table.tasks.contains_key(&tid) {
+            // A task is told before it runs, so this one has died, or the news of it waits.
+            let _ = self.drain_tracees();
+        }
+        self.on_trapped(tid, via, arch, number, arguments);
+    }
+
+    /// A call has stopped its task.
+    pub(super) fn on_call_stop(&mut self, tid: u32) {
+        match Registers::of(tid) {
+            Ok(registers) => {
+                let (number, arguments) = (registers.number(), registers.arguments());
+                self.on_trapped(tid, Via::Stop, filter::ARCH, number, arguments);
+            }
+            Err(_) => {
+                let _ = ptrace::resume(tid, 0);
+            }
+        }
+    }
+
+    fn on_trapped(&mut self, tid: u32, via: Via, arch: u32, number: i64, arguments: [u64; 6]) {
+        let known = self.table.tasks.get_mut(&tid).map(|task| {
+            task.native = false;
+            task.pid
+        });
+        let process = known
+            .and_then(|pid| self.table.processes.get(&pid))
+            .map(|p| p.id);
+        let Some(process) = process else {
+            // Nothing unknown goes on.
+            if let (Via::Notification(id), Some(listener)) = (via, &self.listener) {
+                let listener = std::os::fd::AsFd::as_fd(listener);
+                if seccomp::still_waits(listener, id) {
+                    *self
+                        .counts
+                        .lost
+                        .entry("unknown process".into())
+                        .or_default() += 1;
+                    let _ = sys::kill(tid, libc::SIGKILL);
+                }
+            }
+            return;
+        };
+        let trapped = Trapped {
+            caller: Caller {
+                tid,
+                pid: process.pid,
+            },
+            process,
+            via,
+            number,
+            arguments,
+        };
+        if arch != filter::ARCH || number >= i64::from(filter::X32) || number < 0 {
+            let detail = "a system call of another architecture, which is refused";
+            self.note(process, Note::ForeignArchitecture, detail);
+            return self.reply(trapped, Reply::Fail(Errno(libc::ENOSYS)));
+        }
+        match calls::decode(number, arguments) {
+            Some(Call::Exec { dir, path, flags }) => self.on_exec_call(trapped, dir, path, flags),
+            Some(call) => self.on_call(trapped, call),
+            None => self.reply(trapped, Reply::Continue),
+        }
+    }
+
+    /// Whether the caller sees and may do exactly what we see and may do, so that we may do it for it.
+    fn likeness(&mut self, caller: Caller) -> Likeness {
+        let Some(process) = self.table.processes.get_mut(&caller.pid) else {
+            return Likeness::None;
+        };
+        if process.identity == Identity::Unchecked {
+            let rights = Rights::of(&caller.tid.to_string()).ok();
+            let same = rights.is_some() && rights == self.rights;
+            process.identity = if same {
+                Identity::Ours
+            } else {
+                Identity::Different
+            };
+        }
+        if process.identity != Identity::Ours || self.rights.is_none() {
+            return Likeness::None;
+        }
+        // Without a umask of our own we cannot take on the caller's.
+        let umask = self.own_umask.is_some() || process.umask == self.process_umask;
+        if umask && self.tier == Tier::Notify {
+            Likeness::Acts
+        } else {
+            Likeness::Sees
+        }
+    }
+
+    fn on_call(&mut self, trapped: Trapped, call: Call) {
+        let caller = trapped.caller;
+        let likeness = self.likeness(caller);
+        if let Some(planned) = files::plan(caller, call, likeness) {
+            return self.on_file_call(trapped, call, planned);
+        }
+        let network = matches!(
+            call,
+            Call::Connect { .. }
+                | Call::Bind { .. }
+                | Call::Listen { .. }
+                | Call::SendTo { .. }
+                | Call::SendMsg { .. }
+                | Call::SendMmsg { .. }
+        );
+        if network {
+            return match net::plan(caller, call, likeness == Likeness::Acts) {
+                Some(planned) => self.on_net_call(trapped, planned),
+                None => self.pass(trapped),
+            };
+        }
+        self.on_other_call(trapped, call);
+    }
+
+    fn on_file_call(&mut self, trapped: Trapped, call: Call, planned: files::Planned) {
+        let files::Planned {
+            op,
+            path,
+            to,
+            flags,
+            mode,
+            detail,
+            way,
+        } = planned;
+        let process = trapped.process;
+        let result = CallResult::Unknown;
+        let op = FileOp {
+            process,
+            op,
+            path,
+            to,
+            flags,
+            mode,
+            detail,
+            result,
+        };
+        let elsewhere =
+            matches!(way, Way::Native) && self.protected.forbids_elsewhere(trapped.caller, call);
+        if elsewhere || self.protected.forbids(&op) {
+            let error = Errno(libc::EACCES);
+            return self.refuse_file(trapped, op, RULE, error);
+        }
+        if matches!(call, Call::Chroot { .. } | Call::Mount { .. }) {
+            self.unsettle(trapped.caller);
+        }
+        let work = match way {
+            Way::Fails(error) => return self.fail_file(trapped, op, error),
+            Way::Native => Work::Watch(Pending::File(op)),
+            Way::Ours(act) => Work::File(op, act),
+        };
+        self.decide(trapped, work);
+    }
+
+    fn on_net_call(&mut self, trapped: Trapped, planned: net::Planned) {
+        let process = trapped.process;
+        let result = CallResult::Unknown;
+        let ops: Vec<NetOp> = planned
+            .ops
+            .into_iter()
+            .map(|(op, address)| NetOp {
+                process,
+                op,
+                address,
+                result,
+            })
+            .collect();
+        let work = match (planned.act, ops.first()) {
+            (Some(act), Some(op)) => Work::Net(op.clone(), act),
+            _ => Work::Watch(Pending::Net(ops)),
+        };
+        self.decide(trapped, work);
+    }
+
+    fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, flags: i32) {
+        let caller = trapped.caller;
+        let text = read_path(caller, path).unwrap_or_default();
+        let asked: OsText = paths::as_written(caller, dir, &text).into();
+        let mut found = asked.clone();
+        let likeness = self.likeness(caller);
+        if flags & libc::AT_EMPTY_PATH == 0 && !text.is_empty() && likeness != Likeness::None {
+            let target = Base::of(caller, dir, &text).and_then(|base| base.target(caller, 0, 0));
+            match target {
+                Ok(target) => found = target.path.into(),
+                // The search along PATH mostly meets files that are not there.
+                Err(Stop::Fail(error)) if likeness == Likeness::Acts => {
+                    let pending = Pending::Exec { asked, found };
+                    self.complete(caller.tid, pending, CallResult::Failed(error));
+                    return self.reply(trapped, Reply::Fail(error));
+                }
+                Err(_) => {}
+            }
+        }
+        self.decide(trapped, Work::Watch(Pending::Exec { asked, found }));
+    }
+
+    /// Asks the gate.
+    fn decide(&mut self, trapped: Trapped, work: Work) {
+        let id = self.next_request;
+        self.next_request += 1;
+        let process = trapped.process;
+        let mut answer = Answer::Now(Decision::Allow);
+        for action in work.actions() {
+            answer = self.gate.check(&Request {
+                id,
+                process,
+                action,
+            });
+            if answer != Answer::Now(Decision::Allow) {
+                break;
+            }
+        }
+        match answer {
+            Answer::Now(decision) => self.settle(trapped, work, decision),
+            Answer::Ask => self.suspend(id, trapped, work),
+        }
+    }
+
+    /// Whatever the process is after this call, it has to be looked at anew.
+    fn unsettle(&mut self, caller: Caller) {
+        if let Some(process) = self.table.processes.get_mut(&caller.pid) {
+            process.identity = match process.identity {
+                // Each thread can have its own credentials; only one that is alone speaks for its process.
+                _ if process.threads > 1 => Identity::Different,
+                Identity::Ours => Identity::Unchecked,
+                other => other,
+            };
+        }
+    }
+
+    fn on_other_call(&mut self, trapped: Trapped, call: Call) {
+        let Trapped {
+            caller, process, ..
+        } = trapped;
+        match call {
+            Call::Umask { mask } => {
+                if let Some(process) = self.table.processes.get_mut(&caller.pid) {
+                    process.umask = mask;
+                }
+                self.pass(trapped);
+            }
+            Call::Identity => {
+                self.unsettle(caller);
+                if trapped.number == libc::SYS_landlock_restrict_self
+                    && let Some(process) = self.table.processes.get_mut(&caller.pid)
+                {
+                    process.identity = Identity::Different;
+                }
+                self.pass(trapped);
+            }
+            Call::NewNamespace => {
+                if let Some(process) = self.table.processes.get_mut(&caller.pid) {
+                    process.child_differs = true;
+                }
+                self.pass(trapped);
+            }
+            Call::NotDumpable => self.on_dumpable(trapped),
+            Call::CloneUntraced => {
+                self.refuse(
+                    trapped,
+                    "clone",
+                    "a process that nobody watches".into(),
+                    libc::EPERM,
+                );
+            }
+            Call::Signal { target, signal } => self.on_signal_call(trapped, target, signal),
+            Call::SignalByFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
+                self.refuse(trapped, "signal", "the supervisor".into(), libc::EPERM);
+            }
+            Call::PidfdGetFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
+                self.refuse(trapped, "descriptor", "the supervisor".into(), libc::EPERM);
+            }
+            Call::Trace { target, .. }
+            | Call::ForeignMemory { target }
+            | Call::Limits { target }
+                if protect::is_us(target) =>
+            {
+                self.refuse(trapped, "trace", "the supervisor".into(), libc::EPERM);
+            }
+            Call::Trace { .. } => {
+                let detail = "it cannot trace: every process has one tracer, and that is Invigil";
+                self.note(process, Note::DebuggerInside, detail);
+                self.pass(trapped);
+            }
+            Call::NewListener => {
+                let detail = "it wanted a seccomp listener and was told EBUSY; `--tier ptrace` leaves room for none either, `--tier contract_only` does";
+                self.note(process, Note::ForeignListener, detail);
+                self.reply(trapped, Reply::Fail(Errno(libc::EBUSY)));
+            }
+            Call::IoUring => {
+                self.note(
+                    process,
+                    Note::IoUringDenied,
+                    "io_uring would go past the observer",
+                );
+                self.reply(trapped, Reply::Fail(Errno(libc::EPERM)));
+            }
+            Call::Privileged { name } => {
+                self.note(process, Note::Privileged, name);
+                self.pass(trapped);
+            }
+            _ => self.pass(trapped),
+        }
+    }
+
+    /// A process that is not dumpable cannot be looked into without privileges. It is told that it is.
+    fn on_dumpable(&mut self, trapped: Trapped) {
+        if trapped.arguments[1] != 0 || self.privileged {
+            return self.pass(trapped);
+        }
+        let detail = "it asked not to be dumpable; it stays so that it can be observed";
+        self.note(trapped.process, Note::Continued, detail);
+        self.reply(trapped, Reply::Return(0));
+    }
+
+    fn on_signal_call(&mut self, trapped: Trapped, target: i64, signal: i32) {
+        if protect::is_us(target) && signal != 0 {
+            return self.refuse(trapped, "signal", "the supervisor".into(), libc::EPERM);
+        }
+        let group = match target {
+            0 => sys::getpgid(trapped.caller.pid).ok(),
+            -1 => None,
+            group if group < 0 => Some(-group as u32),
+            _ => return self.pass(trapped),
+        };
+        let own_group = sys::getpgid(0).ok();
+        if self.signals_scoped || target != -1 && group != own_group {
+            return self.pass(trapped);
+        }
+        // The group includes us. Everybody else in it gets the signal.
+        for pid in self.table.processes.keys() {
+            let meant = match group {
+                Some(group) => sys::getpgid(*pid) == Ok(group),
+                None => *pid != trapped.caller.pid,
+            };
+            if meant {
+                let _ = sys::kill(*pid, signal);
+            }
+        }
+        self.reply(trapped, Reply::Return(0));
+    }
+}

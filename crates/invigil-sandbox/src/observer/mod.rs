@@ -1,0 +1,381 @@
+//! The observer: one thread that owns a run. It alone traces, answers trapped calls, and speaks to sink and gate.
+
+mod call;
+mod settle;
+mod trace;
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use invigil_schema::{
+    AccessDenied, Errno, Event, Hook, Note, ObserverFinished, ObserverNote, ObserverStarted,
+    Origin, OsText, ProcessForked, ProcessRef, Tier,
+};
+
+use crate::api::{Gate, Killed, LaunchError, Outcome, Sink};
+use crate::exec::Digests;
+use crate::handle::{Ended, Started};
+use crate::launch::{Launched, Prepared};
+use crate::protect::Protected;
+use crate::sys::{self, fs, landlock, ptrace, seccomp};
+use crate::table::{self, Rights, Table};
+use crate::waker::{Mailbox, Order};
+
+use settle::Suspended;
+
+/// How to watch.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) tier: Tier,
+    pub(crate) reads: bool,
+    pub(crate) protected: Vec<PathBuf>,
+}
+
+/// How long a new task may wait for the news of its birth before it is looked up.
+const ORPHAN_PATIENCE: Duration = Duration::from_millis(50);
+/// How many trapped calls are answered before the tracees get their turn.
+const BURST: usize = 16;
+/// How often the tree is killed again while it dies.
+const KILL_AGAIN: Duration = Duration::from_millis(20);
+
+/// A run that is watched.
+struct Observer {
+    tier: Tier,
+    listener: Option<OwnedFd>,
+    /// Trapped calls wait for their answer whatever signals arrive.
+    killable: bool,
+    table: Table,
+    /// Stopped tasks whose birth has not been told yet.
+    unclaimed: HashMap<u32, Instant>,
+    /// Tasks that died before their birth was told.
+    dead_unborn: HashSet<u32>,
+    sink: Box<dyn Sink>,
+    gate: Box<dyn Gate>,
+    mailbox: Arc<Mailbox>,
+    root: u32,
+    root_loaded: bool,
+    root_end: Option<ptrace::Change>,
+    counts: ObserverFinished,
+    killed: Option<Killed>,
+    suspended: HashMap<u64, Suspended>,
+    next_request: u64,
+    digests: Digests,
+    protected: Protected,
+    rights: Option<Rights>,
+    /// The umask of this thread, if it has one of its own.
+    own_umask: Option<u32>,
+    process_umask: u32,
+    privileged: bool,
+    signals_scoped: bool,
+    noted: HashSet<(u32, Note)>,
+}
+
+/// Starts the command and returns when its last descendant is dead.
+pub(crate) fn run(
+    prepared: Prepared,
+    config: Config,
+    sink: Box<dyn Sink>,
+    gate: Box<dyn Gate>,
+    ended: &Ended,
+    started: &Started,
+) {
+    let start = Instant::now();
+    let (mut observer, launched) = match Observer::begin(&prepared, &config, sink, gate) {
+        Ok(begun) => begun,
+        Err(error) => {
+            let _ = started.send(Err(error));
+            return;
+        }
+    };
+    let status = launched.status;
+    let mut waiting = Some(started);
+    while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
+        if let Err(error) = observer.turn() {
+            observer.kill_all(Killed::ObserverFailed(format!("{error}")));
+        }
+        if observer.root_loaded
+            && let Some(started) = waiting.take()
+        {
+            let _ = started.send(Ok((Arc::clone(&observer.mailbox), observer.root)));
+        }
+    }
+    let outcome = observer.finish(start);
+    if let Some(started) = waiting {
+        let gone = LaunchError::System {
+            step: "the launcher",
+            error: Errno(libc::ECHILD),
+        };
+        let _ = started.send(Err(prepared.exec_failure(&status).unwrap_or(gone)));
+    }
+    ended.set(outcome);
+}
+
+impl Observer {
+    fn begin(
+        prepared: &Prepared,
+        config: &Config,
+        sink: Box<dyn Sink>,
+        gate: Box<dyn Gate>,
+    ) -> Result<(Observer, Launched), LaunchError> {
+        let process_umask = table::own_umask();
+        let own_umask = sys::unshare_fs().is_ok().then_some(process_umask);
+        let mailbox = Mailbox::for_this_thread().map_err(|error| LaunchError::System {
+            step: "eventfd",
+            error,
+        })?;
+        // Paths are resolved with openat2, which some containers refuse. Without it nothing is done on behalf.
+        let resolves = fs::open(
+            fs::At::Cwd,
+            c"/",
+            libc::O_PATH,
+            0,
+            libc::RESOLVE_NO_MAGICLINKS,
+        )
+        .is_ok();
+        let mut observer = Observer {
+            tier: config.tier,
+            listener: None,
+            killable: false,
+            table: Table::default(),
+            unclaimed: HashMap::new(),
+            dead_unborn: HashSet::new(),
+            sink,
+            gate,
+            mailbox: Arc::new(mailbox),
+            root: 0,
+            root_loaded: false,
+            root_end: None,
+            counts: ObserverFinished::default(),
+            killed: None,
+            suspended: HashMap::new(),
+            next_request: 1,
+            digests: Digests::default(),
+            protected: Protected::new(&config.protected),
+            rights: if resolves {
+                Rights::of("thread-self").ok()
+            } else {
+                None
+            },
+            own_umask,
+            process_umask,
+            privileged: is_privileged(),
+            signals_scoped: prepared.signals_scoped(),
+            noted: HashSet::new(),
+        };
+        let mut launched = prepared.start()?;
+        observer.killable = launched.killable;
+        observer.listener = launched.listener.take();
+        observer.root = launched.pid;
+        let sync = observer
+            .listener
+            .as_ref()
+            .is_some_and(|l| seccomp::set_sync_wake_up(l.as_fd()));
+        let event = observer.started_event(config, sync);
+        observer.emit(Origin::Runtime, event.into());
+        let process = observer
+            .table
+            .add_process(launched.pid, None, process_umask);
+        observer.table.add_task(launched.pid, launched.pid, false);
+        observer.counts.processes += 1;
+        observer.emit(
+            Origin::Kernel,
+            ProcessForked {
+                process,
+                parent: None,
+            }
+            .into(),
+        );
+        Ok((observer, launched))
+    }
+
+    fn started_event(&self, config: &Config, sync: bool) -> ObserverStarted {
+        let hook = |name: &str, why_not: Option<&str>| Hook {
+            name: name.into(),
+            attached: why_not.is_none(),
+            why_not: why_not.map(Into::into),
+        };
+        let notify = self.tier == Tier::Notify;
+        let interrupted = "signals can interrupt a trapped call (needs Linux 5.19)";
+        ObserverStarted {
+            tier: self.tier,
+            reads: config.reads,
+            hooks: vec![
+                hook("processes", None),
+                hook("files", None),
+                hook("network", None),
+                hook("reads", (!config.reads).then_some("not asked for")),
+                hook(
+                    "race_free_arguments",
+                    (!notify).then_some("needs the notify tier"),
+                ),
+                hook(
+                    "killable_wait",
+                    (notify && !self.killable).then_some(interrupted),
+                ),
+                hook(
+                    "synchronous_wake_up",
+                    (notify && !sync).then_some("needs Linux 6.6"),
+                ),
+                hook(
+                    "signal_scope",
+                    (!self.signals_scoped).then_some("needs Landlock 6"),
+                ),
+            ],
+            landlock_abi: if self.signals_scoped {
+                landlock::abi()
+            } else {
+                None
+            },
+            kernel: sys::kernel_release(),
+            privileged: self.privileged,
+        }
+    }
+
+    /// Waits for something to do, and does it.
+    fn turn(&mut self) -> sys::Sys<()> {
+        self.drain_tracees()?;
+        if self.table.tasks.is_empty() && self.unclaimed.is_empty() {
+            return Ok(());
+        }
+        while let Some(order) = self.mailbox.take() {
+            self.obey(order);
+        }
+        let listener = self.listener.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let poll = |fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let mut fds = [poll(listener), poll(self.mailbox.bell().as_raw_fd())];
+        for _ in 0..BURST {
+            let timeout = if self.killed.is_some() {
+                Some(KILL_AGAIN)
+            } else if self.unclaimed.is_empty() {
+                None
+            } else {
+                Some(ORPHAN_PATIENCE)
+            };
+            if sys::wait_ready(&mut fds, timeout)? == 0 {
+                break;
+            }
+            if fds[1].revents != 0 {
+                sys::silence(self.mailbox.bell());
+                break;
+            }
+            if fds[0].revents & libc::POLLIN != 0 {
+                self.receive()?;
+            } else if fds[0].revents != 0 {
+                // Every process that used the filter is gone or going; their ends are still to come.
+                self.listener = None;
+                break;
+            }
+        }
+        if let Some(killed) = self.killed.clone() {
+            self.kill_all(killed);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> sys::Sys<()> {
+        let Some(listener) = &self.listener else {
+            return Ok(());
+        };
+        match seccomp::receive(listener.as_fd()) {
+            Ok(notification) => self.on_notification(notification),
+            Err(Errno(libc::ENOENT | libc::EINTR)) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Signal(signal) => {
+                for pid in self.table.processes.keys() {
+                    let _ = sys::kill(*pid, signal);
+                }
+            }
+            Order::Kill => self.kill_all(Killed::Asked),
+            Order::Answer(request, decision) => self.on_answer(request, decision),
+            Order::Connected(request, result) => self.on_connected(request, result),
+        }
+    }
+
+    /// Records a fact. If that fails nothing may go on.
+    fn emit(&mut self, origin: Origin, event: Event) {
+        self.counts.emitted += 1;
+        if matches!(self.killed, Some(Killed::SinkFailed(_))) {
+            *self.counts.lost.entry("sink failed".into()).or_default() += 1;
+            return;
+        }
+        match self.sink.fact(origin, event) {
+            Ok(()) => self.counts.received += 1,
+            Err(error) => {
+                *self.counts.lost.entry("sink failed".into()).or_default() += 1;
+                self.kill_all(Killed::SinkFailed(error.to_string()));
+            }
+        }
+    }
+
+    /// Says something about a process once.
+    fn note(&mut self, process: ProcessRef, note: Note, detail: &str) {
+        if self.noted.insert((process.pid, note)) {
+            let event = ObserverNote {
+                process: Some(process),
+                note,
+                detail: detail.into(),
+            };
+            self.emit(Origin::Kernel, event.into());
+        }
+    }
+
+    fn deny(&mut self, process: ProcessRef, what: &str, target: OsText, rule: &str, error: Errno) {
+        let event = AccessDenied {
+            process,
+            what: what.into(),
+            target,
+            rule: rule.into(),
+            error,
+        };
+        self.emit(Origin::Runtime, event.into());
+    }
+
+    fn kill_all(&mut self, why: Killed) {
+        if self.killed.is_none() {
+            self.killed = Some(why);
+        }
+        for tid in self.table.tasks.keys().chain(self.unclaimed.keys()) {
+            let _ = sys::kill(*tid, libc::SIGKILL);
+        }
+    }
+
+    fn finish(&mut self, start: Instant) -> Outcome {
+        let event = self.counts.clone();
+        if !matches!(self.killed, Some(Killed::SinkFailed(_)))
+            && let Err(error) = self.sink.fact(Origin::Runtime, event.into())
+        {
+            self.killed = Some(Killed::SinkFailed(error.to_string()));
+        }
+        let (exit_code, signal) = match self.root_end {
+            Some(ptrace::Change::Exited(code)) => (Some(code), None),
+            Some(ptrace::Change::Killed(signal)) => (None, Some(signal)),
+            _ => (None, None),
+        };
+        Outcome {
+            exit_code,
+            signal,
+            elapsed: start.elapsed(),
+            observed: self.counts.clone(),
+            killed: self.killed.clone(),
+        }
+    }
+}
+
+/// Whether we have capabilities.
+fn is_privileged() -> bool {
+    let status = fs::read_all(c"/proc/thread-self/status").unwrap_or_default();
+    table::status_line(&status, "CapEff").is_some_and(|caps| caps.iter().any(|&b| b != b'0'))
+}

@@ -1,0 +1,402 @@
+//! From a decision to an answer.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use invigil_schema::{
+    CallResult, Errno, FileOp, FileOpKind, NetOp, NetOpKind, Note, OpenFlag, Origin, OsText,
+};
+
+use super::Observer;
+use super::call::Trapped;
+use crate::api::{Action, Decision};
+use crate::files::{self, Act, Done};
+use crate::net;
+use crate::protect::RULE;
+use crate::sys::ptrace::{self, Registers};
+use crate::sys::seccomp::{self, Reply};
+use crate::sys::{self, Sys};
+use crate::table::Pending;
+use crate::waker::Order;
+
+/// How a trapped call reached us, and how it is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Via {
+    /// It waits at the listener.
+    Notification(u64),
+    /// Its task is stopped.
+    Stop,
+}
+
+/// What is to be done about a call.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// We do it to a file.
+    File(FileOp, Act),
+    /// We do it to a socket.
+    Net(NetOp, net::Act),
+    /// The kernel does it, and we look.
+    Watch(Pending),
+}
+
+impl Work {
+    /// What the gate is asked.
+    pub(super) fn actions(&self) -> Vec<Action<'_>> {
+        match self {
+            Work::File(op, _) | Work::Watch(Pending::File(op)) => vec![Action::File(op)],
+            Work::Net(op, _) => vec![Action::Net(op)],
+            Work::Watch(Pending::Net(ops)) => ops.iter().map(Action::Net).collect(),
+            Work::Watch(Pending::Exec { found, .. }) => vec![Action::Exec(found)],
+        }
+    }
+
+    /// What a refusal is about.
+    fn target(&self) -> (String, OsText) {
+        match self {
+            Work::File(op, _) | Work::Watch(Pending::File(op)) => (file_what(op), op.path.clone()),
+            Work::Net(op, _) => net_what(op),
+            Work::Watch(Pending::Net(ops)) => ops.first().map_or_else(Default::default, net_what),
+            Work::Watch(Pending::Exec { found, .. }) => ("exec".into(), found.clone()),
+        }
+    }
+}
+
+fn file_what(op: &FileOp) -> String {
+    let name = match op.op {
+        FileOpKind::Open if !op.flags.contains(&OpenFlag::Write) => "read",
+        FileOpKind::Open | FileOpKind::Create | FileOpKind::Truncate => "write",
+        FileOpKind::Rename | FileOpKind::Exchange => "rename",
+        FileOpKind::Unlink | FileOpKind::Rmdir => "remove",
+        FileOpKind::Link | FileOpKind::Symlink => "link",
+        FileOpKind::Mkdir | FileOpKind::Mknod => "make",
+        FileOpKind::Mount | FileOpKind::Unmount | FileOpKind::Chroot => "mount",
+        FileOpKind::Chmod
+        | FileOpKind::Chown
+        | FileOpKind::Utimes
+        | FileOpKind::SetXattr
+        | FileOpKind::RemoveXattr => "attributes",
+    };
+    format!("file.{name}")
+}
+
+fn net_what(op: &NetOp) -> (String, OsText) {
+    let name = match op.op {
+        NetOpKind::Connect => "connect",
+        NetOpKind::Bind => "bind",
+        NetOpKind::Listen => "listen",
+        NetOpKind::Send => "send",
+    };
+    use invigil_schema::Address;
+    let address = match &op.address {
+        Address::Inet { ip, port } => format!("{ip}:{port}").into_bytes().into(),
+        Address::Inet6 { ip, port, .. } => format!("[{ip}]:{port}").into_bytes().into(),
+        Address::Unix { path } => path.clone(),
+        Address::Abstract { name } => [b"@", name.as_bytes()].concat().into(),
+        Address::Unnamed => "(unnamed)".into(),
+        Address::Other { number, .. } => format!("(family {number})").into_bytes().into(),
+    };
+    (format!("net.{name}"), address)
+}
+
+/// A call that waits for somebody else.
+#[derive(Debug)]
+pub(super) struct Suspended {
+    trapped: Trapped,
+    what: Waiting,
+}
+
+#[derive(Debug)]
+enum Waiting {
+    /// For an answer.
+    Asked(Work),
+    /// For a connection.
+    Connecting(NetOp),
+}
+
+impl Observer {
+    /// Does what was decided.
+    pub(super) fn settle(&mut self, trapped: Trapped, work: Work, decision: Decision) {
+        let (error, rule) = match decision {
+            Decision::Allow => return self.carry_out(trapped, work),
+            Decision::Deny { error, rule } => (error, rule),
+        };
+        let (what, target) = work.target();
+        let result = CallResult::Failed(error);
+        let pending = match work {
+            Work::File(op, _) => Pending::File(op),
+            Work::Net(op, _) => Pending::Net(vec![op]),
+            Work::Watch(pending) => pending,
+        };
+        self.complete(trapped.caller.tid, pending, result);
+        self.deny(trapped.process, &what, target, &rule, error);
+        self.reply(trapped, Reply::Fail(error));
+    }
+
+    fn carry_out(&mut self, trapped: Trapped, work: Work) {
+        match work {
+            Work::Watch(pending) => self.watch(trapped, pending),
+            Work::File(op, act) => self.do_file(trapped, op, act),
+            Work::Net(op, act) => self.do_net(trapped, op, act),
+        }
+    }
+
+    fn do_file(&mut self, trapped: Trapped, mut op: FileOp, act: Act) {
+        self.take_umask(trapped);
+        let close_on_exec = op.flags.contains(&OpenFlag::CloseOnExec);
+        let done = files::perform(act);
+        if let Err(Errno(libc::EMFILE | libc::ENFILE)) = done {
+            let detail = "out of descriptors: a call was left to the kernel";
+            self.note(trapped.process, Note::SupervisorLimit, detail);
+            return self.watch(trapped, Pending::File(op));
+        }
+        op.result = match &done {
+            Ok(_) => CallResult::Ok,
+            Err(error) => CallResult::Failed(*error),
+        };
+        match done {
+            Ok(Done::Opened(fd)) => {
+                let again = op.clone();
+                self.emit(Origin::Kernel, op.into());
+                self.inject(trapped, fd, close_on_exec, again);
+            }
+            Ok(Done::Returned) => {
+                self.emit(Origin::Kernel, op.into());
+                self.reply(trapped, Reply::Return(0));
+            }
+            Err(error) => {
+                self.emit(Origin::Kernel, op.into());
+                self.reply(trapped, Reply::Fail(error));
+            }
+        }
+    }
+
+    /// Files are made with the umask of the caller.
+    fn take_umask(&mut self, trapped: Trapped) {
+        let wanted = self
+            .table
+            .processes
+            .get(&trapped.caller.pid)
+            .map(|p| p.umask);
+        if let (Some(current), Some(wanted)) = (self.own_umask, wanted)
+            && current != wanted
+        {
+            sys::umask(wanted);
+            self.own_umask = Some(wanted);
+        }
+    }
+
+    fn inject(&mut self, trapped: Trapped, fd: OwnedFd, close_on_exec: bool, op: FileOp) {
+        let (Via::Notification(id), Some(listener)) = (trapped.via, &self.listener) else {
+            return;
+        };
+        match seccomp::inject(listener.as_fd(), id, fd.as_fd(), close_on_exec) {
+            Ok(_) | Err(Errno(libc::ENOENT)) => {}
+            // The caller has no room for the descriptor. What the open did to the file is done.
+            Err(error) => {
+                let op = FileOp {
+                    result: CallResult::Failed(error),
+                    ..op
+                };
+                self.emit(Origin::Kernel, op.into());
+                self.reply(trapped, Reply::Fail(error));
+            }
+        }
+    }
+
+    fn do_net(&mut self, trapped: Trapped, op: NetOp, act: net::Act) {
+        match net::perform(act) {
+            net::Done::Ended(result) => self.net_ended(trapped, op, result),
+            net::Done::Wait(act) => {
+                let request = self.next_request;
+                self.next_request += 1;
+                let mailbox = Arc::clone(&self.mailbox);
+                let worker = move || mailbox.post(Order::Connected(request, net::finish(&act)));
+                let name = "invigil-connect".to_owned();
+                match std::thread::Builder::new()
+                    .name(name)
+                    .stack_size(64 * 1024)
+                    .spawn(worker)
+                {
+                    Ok(_) => {
+                        let what = Waiting::Connecting(op);
+                        self.suspended.insert(request, Suspended { trapped, what });
+                    }
+                    Err(_) => self.watch(trapped, Pending::Net(vec![op])),
+                }
+            }
+        }
+    }
+
+    fn net_ended(&mut self, trapped: Trapped, mut op: NetOp, result: Sys<()>) {
+        op.result = match result {
+            Ok(()) => CallResult::Ok,
+            Err(error) => CallResult::Failed(error),
+        };
+        self.emit(Origin::Kernel, op.into());
+        let reply = match result {
+            Ok(()) => Reply::Return(0),
+            Err(error) => Reply::Fail(error),
+        };
+        self.reply(trapped, reply);
+    }
+
+    /// A worker's connection has ended.
+    pub(super) fn on_connected(&mut self, request: u64, result: Sys<()>) {
+        if let Some(Suspended {
+            trapped,
+            what: Waiting::Connecting(op),
+        }) = self.suspended.remove(&request)
+        {
+            self.net_ended(trapped, op, result);
+        }
+    }
+
+    /// Keeps a call waiting until somebody decides.
+    pub(super) fn suspend(&mut self, id: u64, trapped: Trapped, work: Work) {
+        self.suspended.insert(
+            id,
+            Suspended {
+                trapped,
+                what: Waiting::Asked(work),
+            },
+        );
+    }
+
+    /// Somebody has decided.
+    pub(super) fn on_answer(&mut self, request: u64, decision: Decision) {
+        match self.suspended.remove(&request) {
+            Some(Suspended {
+                trapped,
+                what: Waiting::Asked(work),
+            }) => self.settle(trapped, work, decision),
+            Some(connecting) => drop(self.suspended.insert(request, connecting)),
+            None => {}
+        }
+    }
+
+    /// The caller is dead, so nobody waits.
+    pub(super) fn forget_suspended(&mut self, tid: u32) {
+        if self.suspended.is_empty() {
+            return;
+        }
+        let gone: Vec<u64> = self
+            .suspended
+            .iter()
+            .filter(|(_, s)| s.trapped.caller.tid == tid)
+            .map(|(id, _)| *id)
+            .collect();
+        for id in gone {
+            if let Some(Suspended {
+                what: Waiting::Connecting(op),
+                ..
+            }) = self.suspended.remove(&id)
+            {
+                self.emit(Origin::Kernel, op.into());
+            }
+        }
+    }
+
+    /// Lets the kernel make a call and looks at what comes of it.
+    fn watch(&mut self, trapped: Trapped, pending: Pending) {
+        let tid = trapped.caller.tid;
+        let Some(task) = self.table.tasks.get_mut(&tid) else {
+            return;
+        };
+        let again = task.restarted.take() == Some(trapped.number);
+        let blocks = match &pending {
+            Pending::File(op) => op.op == FileOpKind::Open,
+            _ => false,
+        };
+        let watched = match trapped.via {
+            Via::Stop => true,
+            // The task cannot leave the call before the answer, and stops on its way back from it. A call that would
+            // block finds a signal pending and comes back at once, so it is made a second time unwatched.
+            Via::Notification(_) => {
+                self.killable
+                    && !again
+                    && !(blocks && is_blocking(&pending))
+                    && ptrace::interrupt(tid).is_ok()
+            }
+        };
+        if watched {
+            task.pending = Some(pending);
+        } else {
+            task.native = true;
+            // An exec that nobody could watch is still told by its event when it succeeds.
+            match pending {
+                Pending::Exec { .. } => task.pending = Some(pending),
+                pending => self.complete(tid, pending, CallResult::Unknown),
+            }
+        }
+        match trapped.via {
+            Via::Stop => {
+                let _ = ptrace::resume_to_exit(tid, 0);
+            }
+            Via::Notification(_) => self.reply(trapped, Reply::Continue),
+        }
+    }
+
+    /// Lets the kernel make a call that is not a fact.
+    pub(super) fn pass(&mut self, trapped: Trapped) {
+        if let Some(task) = self.table.tasks.get_mut(&trapped.caller.tid) {
+            task.native = true;
+        }
+        self.reply(trapped, Reply::Continue);
+    }
+
+    /// Answers.
+    pub(super) fn reply(&mut self, trapped: Trapped, reply: Reply) {
+        let tid = trapped.caller.tid;
+        match (trapped.via, &self.listener) {
+            (Via::Notification(id), Some(listener)) => {
+                // The caller may have been killed; then its end is told next.
+                let _ = seccomp::reply(listener.as_fd(), id, reply);
+            }
+            (Via::Notification(_), None) => {}
+            (Via::Stop, _) => {
+                let value = match reply {
+                    Reply::Return(value) => Some(value),
+                    Reply::Fail(Errno(number)) => Some(-i64::from(number)),
+                    Reply::Continue => None,
+                };
+                if let (Some(value), Ok(mut registers)) = (value, Registers::of(tid)) {
+                    registers.set_number(-1);
+                    registers.set_result(value);
+                    let _ = registers.store(tid);
+                }
+                let _ = ptrace::resume(tid, 0);
+            }
+        }
+    }
+
+    /// A call on a file that fails whoever makes it.
+    pub(super) fn fail_file(&mut self, trapped: Trapped, mut op: FileOp, error: Errno) {
+        op.result = CallResult::Failed(error);
+        self.emit(Origin::Kernel, op.into());
+        self.reply(trapped, Reply::Fail(error));
+    }
+
+    /// A call on a file that Invigil does not let happen.
+    pub(super) fn refuse_file(&mut self, trapped: Trapped, op: FileOp, rule: &str, error: Errno) {
+        let (what, target) = (file_what(&op), op.path.clone());
+        self.deny(trapped.process, &what, target, rule, error);
+        self.fail_file(trapped, op, error);
+    }
+
+    /// Any other call that Invigil does not let happen.
+    pub(super) fn refuse(&mut self, trapped: Trapped, what: &str, target: OsText, error: i32) {
+        self.deny(trapped.process, what, target, RULE, Errno(error));
+        self.reply(trapped, Reply::Fail(Errno(error)));
+    }
+}
+
+/// Whether an open that was left to the kernel may wait for somebody: a FIFO, a terminal line.
+fn is_blocking(pending: &Pending) -> bool {
+    let Pending::File(op) = pending else {
+        return false;
+    };
+    use std::os::unix::ffi::OsStrExt;
+    use std::os::unix::fs::FileTypeExt;
+    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(op.path.as_bytes()));
+    std::fs::metadata(path).is_ok_and(|data| data.file_type().is_fifo())
+}

@@ -1,0 +1,370 @@
+//! What ptrace tells: births, loaded programs, ends; and signals and stops, which pass through unchanged.
+
+use std::time::Instant;
+
+use invigil_schema::{
+    CallResult, Errno, ExecFailed, Note, Origin, ProcessExec, ProcessExited, ProcessForked, Tier,
+};
+
+use super::{ORPHAN_PATIENCE, Observer};
+use crate::api::{Action, Answer, Decision, Request};
+use crate::calls;
+use crate::exec;
+use crate::sys::fs::{self, cstring};
+use crate::sys::ptrace::{self, Change, Registers, Waited};
+use crate::sys::{self, Sys};
+use crate::table::{Pending, status_line};
+
+const ERESTARTSYS: i64 = -512;
+const ERESTARTNOINTR: i64 = -513;
+const ERESTART_RESTARTBLOCK: i64 = -516;
+
+impl Observer {
+    /// Deals with everything that the tracees have to tell now.
+    pub(super) fn drain_tracees(&mut self) -> Sys<()> {
+        loop {
+            match ptrace::wait(false) {
+                Ok(Some(waited)) => self.on_change(waited),
+                Ok(None) => break,
+                Err(Errno(libc::EINTR)) => {}
+                Err(Errno(libc::ECHILD)) => {
+                    self.table.tasks.clear();
+                    self.unclaimed.clear();
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.claim_late();
+        Ok(())
+    }
+
+    fn on_change(&mut self, waited: Waited) {
+        let tid = waited.tid;
+        match waited.change {
+            Change::Exited(_) | Change::Killed(_) => self.on_end(waited),
+            Change::Signal(signal) => self.on_signal(tid, signal),
+            Change::SystemCall => self.on_call_exit(tid),
+            Change::Event(event, signal) => self.on_event(tid, event, signal),
+        }
+    }
+
+    fn on_event(&mut self, tid: u32, event: i32, signal: i32) {
+        match event {
+            libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                if let Ok(child) = ptrace::event_message(tid) {
+                    self.on_birth(tid, child as u32, event == libc::PTRACE_EVENT_CLONE);
+                }
+                self.resume(tid, 0);
+            }
+            libc::PTRACE_EVENT_EXEC => self.on_exec(tid),
+            libc::PTRACE_EVENT_SECCOMP => self.on_call_stop(tid),
+            ptrace::EVENT_STOP => self.on_stop(tid, signal),
+            _ => self.resume(tid, 0),
+        }
+    }
+
+    /// A task that has died in the meantime cannot be resumed; its end is told next.
+    fn resume(&mut self, tid: u32, signal: i32) {
+        let watched = self.tier == Tier::Ptrace
+            && self
+                .table
+                .tasks
+                .get(&tid)
+                .is_some_and(|task| task.pending.is_some());
+        let _ = if watched {
+            ptrace::resume_to_exit(tid, signal)
+        } else {
+            ptrace::resume(tid, signal)
+        };
+    }
+
+    fn on_birth(&mut self, parent_tid: u32, child: u32, by_clone: bool) {
+        let Some(parent) = self.table.tasks.get(&parent_tid).map(|task| task.pid) else {
+            return;
+        };
+        if self.table.tasks.contains_key(&child) {
+            return;
+        }
+        let stopped = self.unclaimed.remove(&child).is_some();
+        let thread = by_clone
+            && cstring(format!("/proc/{parent}/task/{child}")).is_ok_and(|path| fs::exists(&path));
+        if self.dead_unborn.remove(&child) {
+            return;
+        }
+        self.adopt(child, parent, thread, !stopped);
+        if stopped {
+            self.resume(child, 0);
+        }
+    }
+
+    fn adopt(&mut self, child: u32, parent: u32, thread: bool, newborn: bool) {
+        if thread {
+            self.table.add_task(child, parent, newborn);
+        } else {
+            let process = self.table.add_process(child, Some(parent), 0o022);
+            self.table.add_task(child, child, newborn);
+            self.counts.processes += 1;
+            let parent = self.table.processes.get(&child).and_then(|p| p.parent);
+            self.emit(Origin::Kernel, ProcessForked { process, parent }.into());
+        }
+        if self.killed.is_some() {
+            let _ = sys::kill(child, libc::SIGKILL);
+        }
+    }
+
+    /// A parent that is killed at the moment of a birth never tells it. The child is looked up instead.
+    fn claim_late(&mut self) {
+        let late: Vec<u32> = self
+            .unclaimed
+            .iter()
+            .filter(|(_, since)| since.elapsed() >= ORPHAN_PATIENCE)
+            .map(|(tid, _)| *tid)
+            .collect();
+        for tid in late {
+            self.unclaimed.remove(&tid);
+            let status =
+                cstring(format!("/proc/{tid}/status")).and_then(|path| fs::read_all(&path));
+            let status = status.unwrap_or_default();
+            let number = |name| {
+                let text = status_line(&status, name).and_then(|text| str::from_utf8(text).ok());
+                text.and_then(|text| text.parse::<u32>().ok()).unwrap_or(0)
+            };
+            let (leader, parent) = (number("Tgid"), number("PPid"));
+            if leader != tid && self.table.processes.contains_key(&leader) {
+                self.adopt(tid, leader, true, false);
+            } else {
+                self.adopt(tid, parent, false, false);
+            }
+            self.resume(tid, 0);
+        }
+    }
+
+    fn on_stop(&mut self, tid: u32, signal: i32) {
+        let Some(task) = self.table.tasks.get_mut(&tid) else {
+            self.unclaimed.insert(tid, Instant::now());
+            return;
+        };
+        task.newborn = false;
+        if self.tier == Tier::Notify {
+            self.complete_watched(tid);
+        }
+        match signal {
+            libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {
+                let _ = ptrace::listen(tid);
+            }
+            _ => self.resume(tid, 0),
+        }
+    }
+
+    /// The task has come out of a call that the kernel carried out, and its registers say how that went.
+    fn complete_watched(&mut self, tid: u32) {
+        let Some(task) = self.table.tasks.get_mut(&tid) else {
+            return;
+        };
+        let Some(pending) = task.pending.take() else {
+            return;
+        };
+        let Ok(registers) = Registers::of(tid) else {
+            return;
+        };
+        let result = registers.result();
+        if (ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&result) {
+            task.restarted = Some(registers.number());
+            return;
+        }
+        self.complete(tid, pending, CallResult::from_return(result));
+    }
+
+    /// Records what a call has come to.
+    pub(super) fn complete(&mut self, tid: u32, pending: Pending, result: CallResult) {
+        match pending {
+            Pending::File(mut op) => {
+                op.result = result;
+                self.emit(Origin::Kernel, op.into());
+            }
+            Pending::Net(ops) => {
+                for mut op in ops {
+                    op.result = result;
+                    self.emit(Origin::Kernel, op.into());
+                }
+            }
+            Pending::Exec { asked: path, .. } => {
+                let process = self
+                    .table
+                    .tasks
+                    .get(&tid)
+                    .and_then(|t| self.table.processes.get(&t.pid));
+                if let (CallResult::Failed(error), Some(process)) = (result, process) {
+                    let event = ExecFailed {
+                        process: process.id,
+                        path,
+                        error,
+                    };
+                    self.emit(Origin::Kernel, event.into());
+                }
+            }
+        }
+    }
+
+    fn on_signal(&mut self, tid: u32, signal: i32) {
+        #[cfg(target_arch = "x86_64")]
+        self.keep_whole(tid);
+        self.resume(tid, signal);
+    }
+
+    /// A signal that arrives before a trapped call has been looked at ends the waiting for it. The call has not begun,
+    /// so it must not look interrupted: whatever the handler wants, it is made again.
+    #[cfg(target_arch = "x86_64")]
+    fn keep_whole(&mut self, tid: u32) {
+        let native = self.table.tasks.get(&tid).is_none_or(|task| task.native);
+        if self.tier != Tier::Notify || native {
+            return;
+        }
+        let Ok(mut registers) = Registers::of(tid) else {
+            return;
+        };
+        let trapped = calls::decode(registers.number(), registers.arguments()).is_some();
+        if registers.result() == ERESTARTSYS && trapped {
+            registers.set_result(ERESTARTNOINTR);
+            let _ = registers.store(tid);
+        }
+    }
+
+    fn on_exec(&mut self, pid: u32) {
+        let old = ptrace::event_message(pid).map_or(pid, |tid| tid as u32);
+        let pending = self
+            .table
+            .tasks
+            .get_mut(&old)
+            .and_then(|task| task.pending.take());
+        self.table.keep_leader(pid);
+        if !self.table.tasks.contains_key(&pid) {
+            self.table.add_task(pid, pid, false);
+        }
+        if let Some(task) = self.table.tasks.get_mut(&pid) {
+            (task.pending, task.native, task.restarted) = (None, false, None);
+        }
+        let (asked, found) = match pending {
+            Some(Pending::Exec { asked, found }) => (Some(asked), Some(found)),
+            _ => (None, None),
+        };
+        let image = exec::look(pid, &mut self.digests);
+        if let Some(process) = self.table.processes.get(&pid) {
+            let (id, parent) = (process.id, process.parent);
+            if found.is_none_or(|found| found != image.executable) {
+                self.judge_again(pid, &image);
+            }
+            let requested = asked.filter(|asked| *asked != image.executable);
+            let event = ProcessExec {
+                process: id,
+                parent,
+                executable: image.executable,
+                requested,
+                argv: image.argv,
+                argv_cut_bytes: image.cut,
+                cwd: image.cwd,
+                sha256: image.sha256,
+            };
+            self.emit(Origin::Kernel, event.into());
+        }
+        if pid == self.root {
+            self.root_loaded = true;
+        }
+        self.resume(pid, 0);
+    }
+
+    /// What was loaded is not what was asked for: an interpreter, or another file under the same name. The gate
+    /// decides on what is there; nothing of it has run.
+    fn judge_again(&mut self, pid: u32, image: &exec::Image) {
+        let Some(process) = self.table.processes.get(&pid).map(|p| p.id) else {
+            return;
+        };
+        let request = Request {
+            id: 0,
+            process,
+            action: Action::Exec(&image.executable),
+        };
+        let rule = match self.gate.check(&request) {
+            Answer::Now(Decision::Allow) => return,
+            Answer::Now(Decision::Deny { rule, .. }) => rule,
+            Answer::Ask => "a program that was not asked about cannot be approved later".into(),
+        };
+        self.note(
+            process,
+            Note::ExecMismatch,
+            "killed before its first instruction",
+        );
+        self.deny(
+            process,
+            "exec",
+            image.executable.clone(),
+            &rule,
+            Errno(libc::EACCES),
+        );
+        let _ = sys::kill(pid, libc::SIGKILL);
+    }
+
+    fn on_end(&mut self, waited: Waited) {
+        let tid = waited.tid;
+        let Some(task) = self.table.remove_task(tid) else {
+            if self.unclaimed.remove(&tid).is_none() {
+                self.dead_unborn.insert(tid);
+            }
+            return;
+        };
+        self.forget_suspended(tid);
+        if let Some(pending) = task.pending {
+            self.abandon(pending);
+        }
+        if task.pid != tid {
+            return;
+        }
+        if tid == self.root {
+            self.root_end = Some(waited.change);
+        }
+        self.noted.retain(|(pid, _)| *pid != tid);
+        let Some(process) = self.table.processes.remove(&tid) else {
+            return;
+        };
+        self.table.tasks.retain(|_, task| task.pid != tid);
+        let (exit_code, signal) = match waited.change {
+            Change::Exited(code) => (Some(code), None),
+            Change::Killed(signal) => (None, Some(signal)),
+            _ => (None, None),
+        };
+        let event = ProcessExited {
+            process: process.id,
+            exit_code,
+            signal,
+            user_us: waited.usage.user.as_micros() as u64,
+            system_us: waited.usage.system.as_micros() as u64,
+            max_rss_kib: waited.usage.max_rss,
+        };
+        self.emit(Origin::Kernel, event.into());
+    }
+
+    /// A call whose caller was killed in it: it was attempted, and how it ended is not known.
+    fn abandon(&mut self, pending: Pending) {
+        if !matches!(pending, Pending::Exec { .. }) {
+            self.complete(0, pending, CallResult::Unknown);
+        }
+    }
+
+    /// The end of a call in the ptrace tier.
+    fn on_call_exit(&mut self, tid: u32) {
+        let pending = self
+            .table
+            .tasks
+            .get_mut(&tid)
+            .and_then(|task| task.pending.take());
+        if let (Some(pending), Ok(registers)) = (pending, Registers::of(tid)) {
+            let result = registers.result();
+            // A call that is to be made again is trapped again.
+            if !(ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&result) {
+                self.complete(tid, pending, CallResult::from_return(result));
+            }
+        }
+        self.resume(tid, 0);
+    }
+}

@@ -1,0 +1,441 @@
+//! From what a caller wrote to the file that the kernel would take: its cwd, its descriptors, its `/proc/self`.
+//!
+//! Everything ends in a descriptor of ours, and the path that is reported is what the kernel says of that descriptor,
+//! so the file that is judged, the file that is reported and the file that is changed are the same file.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use invigil_schema::Errno;
+
+use crate::sys::fs::{self, At, cstring};
+use crate::sys::{self, Sys};
+
+/// The longest path that the kernel takes, with its zero byte.
+pub(crate) const PATH_MAX: usize = 4096;
+const NO_MAGIC: u64 = libc::RESOLVE_NO_MAGICLINKS;
+
+/// Who makes a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Caller {
+    /// The thread.
+    pub(crate) tid: u32,
+    /// Its process.
+    pub(crate) pid: u32,
+}
+
+/// Why a call is not carried out on behalf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// It fails like this, whoever makes it.
+    Fail(Errno),
+    /// Only the caller itself can make it as it would be.
+    Native,
+}
+
+/// Tells an error of the call from one of ours.
+pub(crate) fn stop(error: Errno) -> Stop {
+    match error.0 {
+        // A magic link, which is not ours to follow, or a true loop, which the kernel will find as well.
+        libc::ELOOP => Stop::Native,
+        libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOSYS | libc::EAGAIN | libc::EINTR => {
+            Stop::Native
+        }
+        _ => Stop::Fail(error),
+    }
+}
+
+/// Reads a path argument.
+pub(crate) fn read_path(caller: Caller, address: u64) -> Result<Vec<u8>, Stop> {
+    match sys::read_string(caller.tid, address, PATH_MAX - 1) {
+        Ok(text) => Ok(text),
+        Err(Errno(libc::EFAULT)) => Err(Stop::Fail(Errno(libc::EFAULT))),
+        Err(Errno(libc::ENAMETOOLONG)) => Err(Stop::Fail(Errno(libc::ENAMETOOLONG))),
+        Err(_) => Err(Stop::Native),
+    }
+}
+
+/// Where a path starts, held open, and what is left of it.
+#[derive(Debug)]
+pub(crate) struct Base {
+    start: Start,
+    text: Vec<u8>,
+}
+
+#[derive(Debug)]
+enum Start {
+    /// At the root.
+    Root,
+    /// At a directory.
+    Dir(OwnedFd),
+    /// It is an open file of the caller; nothing is left.
+    File(i32),
+}
+
+/// A name in a directory that is held open.
+#[derive(Debug)]
+pub(crate) struct Located {
+    parent: OwnedFd,
+    /// The name, perhaps with slashes behind it.
+    pub(crate) name: CString,
+    /// The absolute path of the name; symbolic links in front of it are resolved.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Located {
+    /// As system calls take it.
+    pub(crate) fn at(&self) -> At<'_> {
+        At::Dir(self.parent.as_fd())
+    }
+}
+
+/// A file that is held, without being open for anything.
+#[derive(Debug)]
+pub(crate) struct Target {
+    /// Holds it.
+    pub(crate) fd: OwnedFd,
+    /// What the kernel calls it.
+    pub(crate) path: Vec<u8>,
+}
+
+impl Target {
+    /// A path that leads to exactly this file.
+    pub(crate) fn handle(&self) -> CString {
+        fs::own_fd_path(self.fd.as_fd())
+    }
+}
+
+fn strip<'a>(text: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let rest = text.strip_prefix(prefix)?;
+    match rest.first() {
+        None => Some(rest),
+        Some(b'/') => Some(rest.trim_ascii_start_slashes()),
+        Some(_) => None,
+    }
+}
+
+trait Slashes {
+    fn trim_ascii_start_slashes(&self) -> &[u8];
+    fn trim_end_slashes(&self) -> &[u8];
+}
+
+impl Slashes for [u8] {
+    fn trim_ascii_start_slashes(&self) -> &[u8] {
+        let start = self.iter().position(|&b| b != b'/').unwrap_or(self.len());
+        &self[start..]
+    }
+    fn trim_end_slashes(&self) -> &[u8] {
+        let end = self.iter().rposition(|&b| b != b'/').map_or(0, |i| i + 1);
+        &self[..end]
+    }
+}
+
+/// A directory descriptor of the caller, by number; `AT_FDCWD` is its working directory.
+fn dir_path(caller: Caller, dir: i32) -> String {
+    match dir {
+        libc::AT_FDCWD => format!("/proc/{}/cwd", caller.tid),
+        fd => format!("/proc/{}/fd/{fd}", caller.tid),
+    }
+}
+
+impl Base {
+    /// Finds where `text` starts for the caller.
+    pub(crate) fn of(caller: Caller, dir: i32, text: &[u8]) -> Result<Base, Stop> {
+        if text.is_empty() {
+            return Err(Stop::Fail(Errno(libc::ENOENT)));
+        }
+        if text[0] != b'/' {
+            return Ok(Base {
+                start: open_dir(caller, dir)?,
+                text: text.to_vec(),
+            });
+        }
+        for (prefix, number) in [
+            (&b"/dev/stdin"[..], 0),
+            (b"/dev/stdout", 1),
+            (b"/dev/stderr", 2),
+        ] {
+            if text == prefix {
+                return Ok(Base {
+                    start: Start::File(number),
+                    text: Vec::new(),
+                });
+            }
+        }
+        if let Some(rest) = strip(text, b"/dev/fd") {
+            return Base::in_fds(caller, rest);
+        }
+        let pid = caller.pid.to_string();
+        let own = ["/proc/self", &format!("/proc/{pid}")]
+            .into_iter()
+            .find_map(|p| strip(text, p.as_bytes()));
+        if let Some(rest) = own {
+            return Base::in_proc(caller, rest);
+        }
+        if let Some(rest) = strip(text, b"/proc/thread-self") {
+            let text = [format!("/proc/{pid}/task/{}/", caller.tid).as_bytes(), rest].concat();
+            return Ok(Base {
+                start: Start::Root,
+                text,
+            });
+        }
+        Ok(Base {
+            start: Start::Root,
+            text: text.to_vec(),
+        })
+    }
+
+    /// Continues a symbolic link that stands in a directory of ours.
+    pub(crate) fn of_link(caller: Caller, link: &Located, text: &[u8]) -> Result<Base, Stop> {
+        if text.first() == Some(&b'/') {
+            return Base::of(caller, libc::AT_FDCWD, text);
+        }
+        let dir = link.parent.try_clone().map_err(|_| Stop::Native)?;
+        Ok(Base {
+            start: Start::Dir(dir),
+            text: text.to_vec(),
+        })
+    }
+
+    fn in_proc(caller: Caller, rest: &[u8]) -> Result<Base, Stop> {
+        if let Some(rest) = strip(rest, b"fd") {
+            return Base::in_fds(caller, rest);
+        }
+        if let Some(rest) = strip(rest, b"cwd") {
+            let text = if rest.is_empty() {
+                b".".to_vec()
+            } else {
+                rest.to_vec()
+            };
+            return Ok(Base {
+                start: open_dir(caller, libc::AT_FDCWD)?,
+                text,
+            });
+        }
+        if let Some(rest) = strip(rest, b"root") {
+            return Ok(Base {
+                start: Start::Root,
+                text: [b"/", rest].concat(),
+            });
+        }
+        let text = [format!("/proc/{}/", caller.pid).as_bytes(), rest].concat();
+        Ok(Base {
+            start: Start::Root,
+            text,
+        })
+    }
+
+    fn in_fds(caller: Caller, rest: &[u8]) -> Result<Base, Stop> {
+        let (number, rest) = match rest.iter().position(|&b| b == b'/') {
+            Some(slash) => (&rest[..slash], rest[slash..].trim_ascii_start_slashes()),
+            None => (rest, &b""[..]),
+        };
+        let parsed = str::from_utf8(number)
+            .ok()
+            .and_then(|n| n.parse::<i32>().ok());
+        let Some(fd) = parsed.filter(|fd| *fd >= 0) else {
+            return Err(Stop::Native);
+        };
+        if rest.is_empty() {
+            return Ok(Base {
+                start: Start::File(fd),
+                text: Vec::new(),
+            });
+        }
+        Ok(Base {
+            start: open_dir(caller, fd)?,
+            text: rest.to_vec(),
+        })
+    }
+
+    fn at(&self) -> At<'_> {
+        match &self.start {
+            Start::Dir(dir) => At::Dir(dir.as_fd()),
+            Start::Root | Start::File(_) => At::Cwd,
+        }
+    }
+
+    /// Holds the file at the end of the path. `flags` are `O_NOFOLLOW` and `O_DIRECTORY`.
+    pub(crate) fn target(&self, caller: Caller, flags: i32, resolve: u64) -> Result<Target, Stop> {
+        let fd = match self.start {
+            Start::File(number) => {
+                let path = cstring(dir_path(caller, number)).map_err(Stop::Fail)?;
+                fs::open(
+                    At::Cwd,
+                    &path,
+                    libc::O_PATH | flags & libc::O_DIRECTORY,
+                    0,
+                    0,
+                )
+                .map_err(stop)?
+            }
+            Start::Root | Start::Dir(_) => {
+                let text = cstring(self.text.clone()).map_err(Stop::Fail)?;
+                fs::open(
+                    self.at(),
+                    &text,
+                    libc::O_PATH | flags,
+                    0,
+                    resolve | NO_MAGIC,
+                )
+                .map_err(stop)?
+            }
+        };
+        let path = outside_of_us(fd.as_fd())?;
+        Ok(Target { fd, path })
+    }
+
+    /// Holds the directory that the last name of the path stands in.
+    pub(crate) fn locate(&self) -> Result<Located, Stop> {
+        if matches!(self.start, Start::File(_)) {
+            return Err(Stop::Native);
+        }
+        let trimmed = self.text.trim_end_slashes();
+        let (dir, name) = match trimmed.iter().rposition(|&b| b == b'/') {
+            Some(0) => (&b"/"[..], &self.text[1..]),
+            Some(slash) => (&self.text[..slash], &self.text[slash + 1..]),
+            None if trimmed.is_empty() => (&b"/"[..], &b"/"[..]),
+            None => (&b"."[..], &self.text[..]),
+        };
+        let parent = match (&self.start, dir) {
+            (Start::Dir(base), b".") => base.try_clone().map_err(|_| Stop::Native)?,
+            _ => {
+                let dir = cstring(dir).map_err(Stop::Fail)?;
+                fs::open(
+                    self.at(),
+                    &dir,
+                    libc::O_PATH | libc::O_DIRECTORY,
+                    0,
+                    NO_MAGIC,
+                )
+                .map_err(stop)?
+            }
+        };
+        let path = join(&outside_of_us(parent.as_fd())?, name);
+        Ok(Located {
+            parent,
+            name: cstring(name).map_err(Stop::Fail)?,
+            path,
+        })
+    }
+}
+
+fn open_dir(caller: Caller, dir: i32) -> Result<Start, Stop> {
+    let path = cstring(dir_path(caller, dir)).map_err(Stop::Fail)?;
+    match fs::open(At::Cwd, &path, libc::O_PATH | libc::O_DIRECTORY, 0, 0) {
+        Ok(fd) => Ok(Start::Dir(fd)),
+        Err(Errno(libc::ENOENT)) if dir != libc::AT_FDCWD => Err(Stop::Fail(Errno(libc::EBADF))),
+        Err(Errno(libc::ENOTDIR)) => Err(Stop::Fail(Errno(libc::ENOTDIR))),
+        Err(_) => Err(Stop::Native),
+    }
+}
+
+/// The path behind a descriptor; native if the way led to our own entry in `/proc`, where the caller's was meant.
+fn outside_of_us(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Stop> {
+    let path = fs::path_of(fd).map_err(|_| Stop::Native)?;
+    let ours = format!("/proc/{}", std::process::id());
+    if strip(&path, ours.as_bytes()).is_some() {
+        return Err(Stop::Native);
+    }
+    Ok(path)
+}
+
+/// A directory and what is in it, without `.`, `..` and doubled slashes.
+pub(crate) fn join(dir: &[u8], rest: &[u8]) -> Vec<u8> {
+    let mut path = dir.trim_end_slashes().to_vec();
+    for part in rest.split(|&b| b == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => {
+                let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
+                path.truncate(end);
+            }
+            part => {
+                path.push(b'/');
+                path.extend_from_slice(part);
+            }
+        }
+    }
+    if path.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+/// The absolute path as written, for a call that does not reach a file.
+pub(crate) fn as_written(caller: Caller, dir: i32, text: &[u8]) -> Vec<u8> {
+    if text.first() == Some(&b'/') {
+        return join(b"", text);
+    }
+    let base = cstring(dir_path(caller, dir)).and_then(|path| fs::readlink(At::Cwd, &path));
+    match base {
+        Ok(base) if text.is_empty() => base,
+        Ok(base) => join(&base, text),
+        Err(_) => join(format!("(fd {dir})").as_bytes(), text),
+    }
+}
+
+/// What the kernel calls an open file of the caller.
+pub(crate) fn of_descriptor(caller: Caller, fd: i32) -> Sys<Vec<u8>> {
+    fs::readlink(At::Cwd, &cstring(dir_path(caller, fd))?)
+}
+
+/// Whether `path` is `root` or lies below it.
+pub(crate) fn is_below(path: &[u8], root: &[u8]) -> bool {
+    strip(path, root.trim_end_slashes()).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn joining() {
+        assert_eq!(join(b"/a", b"b/./c//d"), b"/a/b/c/d");
+        assert_eq!(join(b"/a/b", b"../c/"), b"/a/c");
+        assert_eq!(join(b"/", b"x"), b"/x");
+        assert_eq!(join(b"/a", b"../../.."), b"/");
+    }
+
+    #[test]
+    fn below_means_below() {
+        assert!(is_below(b"/store/x", b"/store"));
+        assert!(is_below(b"/store", b"/store/"));
+        assert!(!is_below(b"/storeroom", b"/store"));
+    }
+
+    #[test]
+    fn the_callers_own_proc() {
+        let pid = std::process::id();
+        let us = Caller { tid: pid, pid };
+        let of = |text: &[u8]| Base::of(us, libc::AT_FDCWD, text);
+        assert!(matches!(of(b"/dev/stdout").unwrap().start, Start::File(1)));
+        assert!(matches!(
+            of(b"/proc/self/fd/7").unwrap().start,
+            Start::File(7)
+        ));
+        assert!(matches!(of(b"/dev/fd//9").unwrap().start, Start::File(9)));
+        assert!(matches!(of(b"/dev/fdx").unwrap().start, Start::Root));
+        assert_eq!(
+            of(b"/proc/self/comm").unwrap().text,
+            format!("/proc/{pid}/comm").as_bytes()
+        );
+        assert_eq!(of(b"").unwrap_err(), Stop::Fail(Errno(libc::ENOENT)));
+    }
+
+    #[test]
+    fn our_own_descriptors_are_out_of_reach() {
+        let us = Caller {
+            tid: std::process::id(),
+            pid: std::process::id(),
+        };
+        for text in [&b"/proc/self/../self/fd/0"[..], b"/proc/self/../self/comm"] {
+            // Not the caller's /proc/self by its text, and ours by what it leads to.
+            let base = Base {
+                start: Start::Root,
+                text: text.to_vec(),
+            };
+            assert_eq!(base.target(us, 0, 0).unwrap_err(), Stop::Native);
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Files, by directory descriptor and name.
+
+use std::ffi::{CStr, CString};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use invigil_schema::Errno;
+
+use super::{Sys, check, own};
+
+/// A path for the kernel. One with a zero byte inside cannot come from a C string, and names nothing.
+pub(crate) fn cstring(bytes: impl Into<Vec<u8>>) -> Sys<CString> {
+    CString::new(bytes).map_err(|_| Errno(libc::ENOENT))
+}
+
+/// Where a relative path starts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum At<'a> {
+    /// It is absolute, or relative to our own directory.
+    Cwd,
+    /// A directory.
+    Dir(BorrowedFd<'a>),
+}
+
+impl At<'_> {
+    fn raw(self) -> RawFd {
+        match self {
+            At::Cwd => libc::AT_FDCWD,
+            At::Dir(fd) => fd.as_raw_fd(),
+        }
+    }
+}
+
+/// `openat2`. `O_CLOEXEC` is always added.
+pub(crate) fn open(at: At<'_>, path: &CStr, flags: i32, mode: u32, resolve: u64) -> Sys<OwnedFd> {
+    if resolve == 0 {
+        // SAFETY: `path` ends in a zero byte.
+        return own(check(unsafe {
+            libc::openat(at.raw(), path.as_ptr(), flags | libc::O_CLOEXEC, mode)
+        }));
+    }
+    // SAFETY: all-zero is a valid `open_how`.
+    let mut how: libc::open_how = unsafe { std::mem::zeroed() };
+    how.flags = (flags | libc::O_CLOEXEC) as u32 as u64;
+    if flags & (libc::O_CREAT | libc::O_TMPFILE & !libc::O_DIRECTORY) != 0 {
+        how.mode = u64::from(mode & 0o7777);
+    }
+    how.resolve = resolve;
+    // SAFETY: `path` ends in a zero byte and `how` has the size that is given.
+    own(check(unsafe {
+        libc::syscall(
+            libc::SYS_openat2,
+            at.raw(),
+            path.as_ptr(),
+            &how,
+            size_of::<libc::open_how>(),
+        )
+    }))
+}
+
+/// `readlinkat`, whole, however long.
+pub(crate) fn readlink(at: At<'_>, path: &CStr) -> Sys<Vec<u8>> {
+    let mut buffer: Vec<u8> = Vec::with_capacity(512);
+    loop {
+        // SAFETY: the capacity is what the kernel may fill, and only what it filled becomes the length.
+        unsafe {
+            let read = check(libc::readlinkat(
+                at.raw(),
+                path.as_ptr(),
+                buffer.as_mut_ptr().cast(),
+                buffer.capacity(),
+            ) as i64)?;
+            if (read as usize) < buffer.capacity() {
+                buffer.set_len(read as usize);
+                return Ok(buffer);
+            }
+        }
+        buffer.reserve(buffer.capacity() * 2);
+    }
+}
+
+/// What the kernel calls the file behind a descriptor of ours.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Sys<Vec<u8>> {
+    readlink(At::Cwd, &own_fd_path(fd))
+}
+
+/// The name under which a descriptor of ours can be opened again.
+pub(crate) fn own_fd_path(fd: BorrowedFd<'_>) -> CString {
+    // Digits hold no zero byte.
+    CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
+}
+
+/// `fstat`.
+pub(crate) fn fstat(fd: BorrowedFd<'_>) -> Sys<libc::stat> {
+    // SAFETY: all-zero is a valid `stat`, and the call only fills it.
+    unsafe {
+        let mut stat = std::mem::zeroed();
+        check(libc::fstat(fd.as_raw_fd(), &mut stat))?;
+        Ok(stat)
+    }
+}
+
+/// `mkdirat`.
+pub(crate) fn mkdir(at: At<'_>, path: &CStr, mode: u32) -> Sys<()> {
+    // SAFETY: `path` ends in a zero byte.
+    check(unsafe { libc::mkdirat(at.raw(), path.as_ptr(), mode) }).map(drop)
+}
+
+/// `mknodat`.
+pub(crate) fn mknod(at: At<'_>, path: &CStr, mode: u32, device: u64) -> Sys<()> {
+    // SAFETY: `path` ends in a zero byte.
+    check(unsafe { libc::mknodat(at.raw(), path.as_ptr(), mode, device) }).map(drop)
+}
+
+/// `unlinkat`.
+pub(crate) fn unlink(at: At<'_>, path: &CStr, flags: i32) -> Sys<()> {
+    // SAFETY: `path` ends in a zero byte.
+    check(unsafe { libc::unlinkat(at.raw(), path.as_ptr(), flags) }).map(drop)
+}
+
+/// `symlinkat`.
+pub(crate) fn symlink(target: &CStr, at: At<'_>, path: &CStr) -> Sys<()> {
+    // SAFETY: both strings end in a zero byte.
+    check(unsafe { libc::symlinkat(target.as_ptr(), at.raw(), path.as_ptr()) }).map(drop)
+}
+
+/// `linkat`.
+pub(crate) fn link(from: (At<'_>, &CStr), to: (At<'_>, &CStr), flags: i32) -> Sys<()> {
+    // SAFETY: both strings end in a zero byte.
+    check(unsafe {
+        libc::linkat(
+            from.0.raw(),
+            from.1.as_ptr(),
+            to.0.raw(),
+            to.1.as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
+/// `renameat2`.
+pub(crate) fn rename(from: (At<'_>, &CStr), to: (At<'_>, &CStr), flags: u32) -> Sys<()> {
+    // SAFETY: both strings end in a zero byte.
+    check(unsafe {
+        libc::syscall(
+            libc::SYS_renameat2,
+            from.0.raw(),
+            from.1.as_ptr(),
+            to.0.raw(),
+            to.1.as_ptr(),
+            flags,
+        )
+    })
+    .map(drop)
+}
+
+/// `chmod`, following symbolic links.
+pub(crate) fn chmod(path: &CStr, mode: u32) -> Sys<()> {
+    // SAFETY: `path` ends in a zero byte.
+    check(unsafe { libc::chmod(path.as_ptr(), mode) }).map(drop)
+}
+
+/// `fchownat`.
+pub(crate) fn chown(at: At<'_>, path: &CStr, owner: u32, group: u32, flags: i32) -> Sys<()> {
+    // SAFETY: `path` ends in a zero byte.
+    check(unsafe { libc::fchownat(at.raw(), path.as_ptr(), owner, group, flags) }).map(drop)
+}
+
+/// `truncate`.
+pub(crate) fn truncate(path: &CStr, length: i64) -> Sys<()> {
+    // SAFETY: `path` ends in a zero byte.
+    check(unsafe { libc::truncate(path.as_ptr(), length) }).map(drop)
+}
+
+/// `utimensat`; no times mean now.
+pub(crate) fn utimes(
+    at: At<'_>,
+    path: &CStr,
+    times: Option<&[libc::timespec; 2]>,
+    flags: i32,
+) -> Sys<()> {
+    let times = times.map_or(std::ptr::null(), |t| t.as_ptr());
+    // SAFETY: `path` ends in a zero byte; `times` is null or has two entries.
+    check(unsafe { libc::utimensat(at.raw(), path.as_ptr(), times, flags) }).map(drop)
+}
+
+/// Whether a path exists.
+pub(crate) fn exists(path: &CStr) -> bool {
+    // SAFETY: `path` ends in a zero byte.
+    unsafe { libc::access(path.as_ptr(), libc::F_OK) == 0 }
+}
+
+/// Reads a small file of `/proc` whole.
+pub(crate) fn read_all(path: &CStr) -> Sys<Vec<u8>> {
+    let fd = open(At::Cwd, path, libc::O_RDONLY, 0, 0)?;
+    read_fd(fd, usize::MAX)
+}
+
+/// Reads a descriptor to its end, or to a limit.
+pub(crate) fn read_fd(fd: OwnedFd, limit: usize) -> Sys<Vec<u8>> {
+    let mut bytes: Vec<u8> = Vec::with_capacity(1024);
+    while bytes.len() < limit {
+        if bytes.capacity() - bytes.len() < 512 {
+            bytes.reserve(bytes.capacity());
+        }
+        let room = (bytes.capacity() - bytes.len()).min(limit - bytes.len());
+        // SAFETY: `room` bytes are free behind the length, and only what was read is added to it.
+        unsafe {
+            let start = bytes.as_mut_ptr().add(bytes.len());
+            let read = check(libc::read(fd.as_raw_fd(), start.cast(), room) as i64)?;
+            if read == 0 {
+                break;
+            }
+            bytes.set_len(bytes.len() + read as usize);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Writes all of `bytes`.
+pub(crate) fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Sys<()> {
+    while !bytes.is_empty() {
+        // SAFETY: the slice is valid for its length.
+        let written = check(unsafe {
+            libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) as i64
+        })?;
+        bytes = &bytes[written as usize..];
+    }
+    Ok(())
+}

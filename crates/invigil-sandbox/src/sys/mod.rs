@@ -1,0 +1,217 @@
+//! System calls, one safe function each. Nothing here decides anything.
+
+pub(crate) mod fs;
+pub(crate) mod landlock;
+pub(crate) mod ptrace;
+pub(crate) mod seccomp;
+pub(crate) mod socket;
+
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::time::Duration;
+
+use invigil_schema::Errno;
+
+/// The result of a system call.
+pub(crate) type Sys<T> = Result<T, Errno>;
+
+/// The error of the call that has just failed.
+pub(crate) fn errno() -> Errno {
+    // SAFETY: the location is valid for the life of the thread.
+    Errno(unsafe { *libc::__errno_location() })
+}
+
+/// Turns the −1 convention into a result.
+pub(crate) fn check(value: impl Into<i64>) -> Sys<i64> {
+    match value.into() {
+        -1 => Err(errno()),
+        value => Ok(value),
+    }
+}
+
+/// Takes ownership of a descriptor that a call has just returned.
+fn own(value: Sys<i64>) -> Sys<OwnedFd> {
+    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    value.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+}
+
+/// Copies up to `buffer.len()` bytes from another process; fewer if the rest is not mapped.
+pub(crate) fn read_memory(tid: u32, address: u64, buffer: &mut [u8]) -> Sys<usize> {
+    let local = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: buffer.len(),
+    };
+    // SAFETY: `local` describes `buffer`, which outlives the call; `remote` is checked by the kernel.
+    let read = unsafe { libc::process_vm_readv(tid as i32, &local, 1, &remote, 1, 0) };
+    check(read as i64).map(|n| n as usize)
+}
+
+/// Reads a plain C structure from another process.
+pub(crate) fn read_array<const N: usize>(tid: u32, address: u64) -> Sys<[u8; N]> {
+    let mut bytes = [0; N];
+    match read_memory(tid, address, &mut bytes)? {
+        n if n == N => Ok(bytes),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
+/// Reads a string that ends in a zero byte, of at most `limit` bytes. `ENAMETOOLONG` if there is no end.
+pub(crate) fn read_string(tid: u32, address: u64, limit: usize) -> Sys<Vec<u8>> {
+    const PAGE: u64 = 4096;
+    let mut text = Vec::new();
+    let mut at = address;
+    let mut chunk = [0; PAGE as usize];
+    while text.len() <= limit {
+        // A read that stays within a page never fails because of the page behind the string. Most strings are short.
+        let in_page = (PAGE - at % PAGE) as usize;
+        let want = in_page.min(if text.is_empty() { 256 } else { PAGE as usize });
+        let read = read_memory(tid, at, &mut chunk[..want])?;
+        let part = &chunk[..read];
+        if let Some(end) = part.iter().position(|&b| b == 0) {
+            text.extend_from_slice(&part[..end]);
+            return if text.len() <= limit {
+                Ok(text)
+            } else {
+                Err(Errno(libc::ENAMETOOLONG))
+            };
+        }
+        if read == 0 {
+            return Err(Errno(libc::EFAULT));
+        }
+        text.extend_from_slice(part);
+        at = at.wrapping_add(read as u64);
+    }
+    Err(Errno(libc::ENAMETOOLONG))
+}
+
+/// A descriptor for a process; with `thread` for one thread (Linux 6.9).
+pub(crate) fn pidfd_open(pid: u32, thread: bool) -> Sys<OwnedFd> {
+    let flags = if thread { libc::O_EXCL } else { 0 };
+    // SAFETY: plain integers.
+    own(check(unsafe {
+        libc::syscall(libc::SYS_pidfd_open, pid, flags)
+    }))
+}
+
+/// A duplicate of a descriptor of another process.
+pub(crate) fn pidfd_getfd(pidfd: BorrowedFd<'_>, fd: RawFd) -> Sys<OwnedFd> {
+    // SAFETY: plain integers.
+    own(check(unsafe {
+        libc::syscall(libc::SYS_pidfd_getfd, pidfd.as_raw_fd(), fd, 0)
+    }))
+}
+
+/// A counter that can be polled.
+pub(crate) fn eventfd() -> Sys<OwnedFd> {
+    // SAFETY: plain integers.
+    own(check(unsafe {
+        libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK)
+    }))
+}
+
+/// Makes an eventfd readable. Safe in a signal handler.
+pub(crate) fn ring(fd: RawFd) {
+    let one = 1u64.to_ne_bytes();
+    // SAFETY: `one` has the 8 bytes that an eventfd takes. A full counter is readable already.
+    unsafe { libc::write(fd, one.as_ptr().cast(), 8) };
+}
+
+/// Makes an eventfd unreadable again.
+pub(crate) fn silence(fd: BorrowedFd<'_>) {
+    let mut count = [0u8; 8];
+    // SAFETY: `count` has room for the 8 bytes that are read.
+    unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), 8) };
+}
+
+/// Both ends of a pipe, reading first.
+pub(crate) fn pipe() -> Sys<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: room for two descriptors.
+    check(unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) })?;
+    Ok((own(Ok(fds[0].into()))?, own(Ok(fds[1].into()))?))
+}
+
+/// Waits until one of the descriptors is ready, `SIGCHLD` arrives or the time is over. `EINTR` is no error.
+pub(crate) fn wait_ready(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Sys<usize> {
+    let time = timeout.map(|t| libc::timespec {
+        tv_sec: t.as_secs() as libc::time_t,
+        tv_nsec: t.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask = current_mask(Some(libc::SIGCHLD));
+    // SAFETY: the slice, the time and the mask outlive the call.
+    match check(unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, &mask) }) {
+        Ok(n) => Ok(n as usize),
+        Err(Errno(libc::EINTR)) => Ok(0),
+        Err(error) => Err(error),
+    }
+}
+
+/// The calling thread's signal mask, without one signal.
+pub(crate) fn current_mask(without: Option<i32>) -> libc::sigset_t {
+    // SAFETY: an all-zero set is a valid set, and both calls only touch it.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut mask);
+        if let Some(signal) = without {
+            libc::sigdelset(&mut mask, signal);
+        }
+        mask
+    }
+}
+
+/// Keeps a signal away from the calling thread.
+pub(crate) fn block_signal(signal: i32) {
+    // SAFETY: an all-zero set is a valid set.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        libc::sigaddset(&mut mask, signal);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &mask, std::ptr::null_mut());
+    }
+}
+
+/// The calling thread's id.
+pub(crate) fn gettid() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::gettid() as u32 }
+}
+
+/// `prctl` with integers.
+pub(crate) fn prctl(option: i32, argument: u64) -> Sys<i64> {
+    // SAFETY: used for options that take integers only.
+    check(unsafe { libc::prctl(option, argument, 0, 0, 0) })
+}
+
+/// Sends a signal to a process.
+pub(crate) fn kill(pid: u32, signal: i32) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::kill(pid as i32, signal) }).map(drop)
+}
+
+/// The process group of a process.
+pub(crate) fn getpgid(pid: u32) -> Sys<u32> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::getpgid(pid as i32) }).map(|g| g as u32)
+}
+
+/// Gives the calling thread a umask, root and working directory of its own.
+pub(crate) fn unshare_fs() -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::unshare(libc::CLONE_FS) }).map(drop)
+}
+
+/// Sets the umask and returns the old one.
+pub(crate) fn umask(mask: u32) -> u32 {
+    // SAFETY: plain integers.
+    unsafe { libc::umask(mask) }
+}
+
+/// The kernel's release: `6.18.1`.
+pub(crate) fn kernel_release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease")
+        .map(|text| text.trim().to_owned())
+        .unwrap_or_default()
+}

@@ -1,0 +1,116 @@
+//! How an observer learns that there is something to do: `SIGCHLD`, and a mailbox.
+//!
+//! `SIGCHLD` is sent to the process, and any thread may get it. An observer takes it only while it waits, which
+//! interrupts the waiting; a handler on any other thread rings every observer's bell. So none is ever missed, whoever
+//! gets it, and the usual case costs one signal and no write.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, Once, PoisonError};
+
+use invigil_schema::Errno;
+
+use crate::api::Decision;
+use crate::sys::{self, Sys};
+
+/// How many runs one process can watch at once.
+const BELLS: usize = 256;
+static BELL: [AtomicI32; BELLS] = [const { AtomicI32::new(-1) }; BELLS];
+static OWNER: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
+
+extern "C" fn on_child(_: libc::c_int) {
+    let errno = sys::errno();
+    let here = sys::gettid();
+    for (bell, owner) in BELL.iter().zip(&OWNER) {
+        let fd = bell.load(Ordering::Acquire);
+        if fd >= 0 && owner.load(Ordering::Acquire) != here {
+            sys::ring(fd);
+        }
+    }
+    // SAFETY: the location is valid for the life of the thread.
+    unsafe { *libc::__errno_location() = errno.0 };
+}
+
+fn install_handler() {
+    static INSTALLED: Once = Once::new();
+    INSTALLED.call_once(|| {
+        // SAFETY: the handler only reads atomics and writes to eventfds, and keeps errno.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = on_child as extern "C" fn(libc::c_int) as usize;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGCHLD, &action, std::ptr::null_mut());
+        }
+    });
+}
+
+/// What somebody outside wants of an observer.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// Send a signal to every process.
+    Signal(i32),
+    /// Kill every process.
+    Kill,
+    /// The answer to a question.
+    Answer(u64, Decision),
+    /// A connection has ended, well or not.
+    Connected(u64, Sys<()>),
+}
+
+/// Where orders wait.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    bell: OwnedFd,
+    slot: usize,
+    orders: Mutex<VecDeque<Order>>,
+}
+
+impl Mailbox {
+    /// A mailbox for the calling thread, whose `SIGCHLD` is kept back from now on except while it waits.
+    pub(crate) fn for_this_thread() -> Sys<Mailbox> {
+        install_handler();
+        sys::block_signal(libc::SIGCHLD);
+        let bell = sys::eventfd()?;
+        let free = |slot: &usize| {
+            BELL[*slot]
+                .compare_exchange(-1, bell.as_raw_fd(), Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        };
+        let slot = (0..BELLS).find(free).ok_or(Errno(libc::EAGAIN))?;
+        OWNER[slot].store(sys::gettid(), Ordering::Release);
+        Ok(Mailbox {
+            bell,
+            slot,
+            orders: Mutex::default(),
+        })
+    }
+
+    fn orders(&self) -> MutexGuard<'_, VecDeque<Order>> {
+        // A queue is whole whatever its user was doing.
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves an order.
+    pub(crate) fn post(&self, order: Order) {
+        self.orders().push_back(order);
+        sys::ring(self.bell.as_raw_fd());
+    }
+
+    /// Takes the oldest order.
+    pub(crate) fn take(&self) -> Option<Order> {
+        self.orders().pop_front()
+    }
+
+    /// What is readable when there is an order.
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+impl Drop for Mailbox {
+    fn drop(&mut self) {
+        OWNER[self.slot].store(0, Ordering::Release);
+        BELL[self.slot].store(-1, Ordering::Release);
+    }
+}
