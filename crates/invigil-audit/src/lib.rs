@@ -5,11 +5,16 @@
 //! clock here, and nothing that was reported is ever shown as something that was seen.
 
 mod fact;
+mod health;
 mod name;
 mod outcome;
 mod surface;
 
 pub use fact::{Fact, View};
+pub use health::{
+    Binding, Claim, ClaimKind, Coverage, Health, HealthDoc, KernelHealth, PolicyHealth,
+    PolicyStatus, SdkHealth, SdkStatus,
+};
 pub use outcome::{Access, Outcome};
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
