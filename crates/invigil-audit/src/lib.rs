@@ -4,12 +4,14 @@
 //! same bytes; memory grows with the number of distinct things, not with the number of events. There is no I/O and no
 //! clock here, and nothing that was reported is ever shown as something that was seen.
 
+mod correlation;
 mod fact;
 mod health;
 mod name;
 mod outcome;
 mod surface;
 
+pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
 pub use fact::{Fact, View};
 pub use health::{
     Binding, Claim, ClaimKind, Coverage, Health, HealthDoc, KernelHealth, PolicyHealth,

@@ -3,7 +3,9 @@
 //! Pids, inode numbers, terminal numbers and the run's own id differ from run to run without meaning anything. They
 //! are replaced by a word in braces. Nothing else is: a random name that a program made up is what it did.
 
-use invigil_schema::{Address, OsText, ProcessRef, RunId};
+use std::collections::BTreeSet;
+
+use invigil_schema::{Address, NetOp, NetOpKind, OsText, ProcessRef, RunId};
 
 /// Ids at least this long do not occur in a path by chance.
 const DISTINCTIVE: usize = 12;
@@ -119,6 +121,68 @@ pub(crate) fn endpoint(address: &Address) -> Option<OsText> {
         }
     };
     Some(text.as_str().into())
+}
+
+/// The address of an operation, without what differs from run to run in the path of a Unix socket.
+pub(crate) fn stable_address(op: &NetOp, run: Option<&RunId>) -> Address {
+    match &op.address {
+        Address::Unix { path } => Address::Unix {
+            path: stable_path(path, op.process, run),
+        },
+        other => other.clone(),
+    }
+}
+
+/// Tells ports that the kernel chose: those that were listened on after a bind to port 0, and that nobody asked for
+/// by number.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ports {
+    bound: BTreeSet<u16>,
+    listened: BTreeSet<u16>,
+}
+
+impl Ports {
+    pub(crate) fn take(&mut self, op: &NetOp) {
+        match (op.op, port(&op.address)) {
+            (NetOpKind::Bind, Some(port)) => _ = self.bound.insert(port),
+            (NetOpKind::Listen, Some(port)) => _ = self.listened.insert(port),
+            _ => {}
+        }
+    }
+
+    /// How an address is written. A port that the kernel chose is `{ephemeral}`, for whoever listens on it and for
+    /// whoever comes to it from the same machine.
+    pub(crate) fn endpoint(&self, op: NetOpKind, address: &Address) -> Option<OsText> {
+        let chosen = |port| {
+            let listened = self.listened.contains(&port) && self.bound.contains(&0);
+            listened && !self.bound.contains(&port)
+        };
+        let near = op == NetOpKind::Listen || is_loopback(address);
+        if near && port(address).is_some_and(chosen) {
+            let text = match address {
+                Address::Inet { ip, .. } => format!("{ip}:{{ephemeral}}"),
+                Address::Inet6 { ip, .. } => format!("[{ip}]:{{ephemeral}}"),
+                _ => return None,
+            };
+            return Some(text.as_str().into());
+        }
+        endpoint(address)
+    }
+}
+
+fn port(address: &Address) -> Option<u16> {
+    match address {
+        Address::Inet { port, .. } | Address::Inet6 { port, .. } => Some(*port),
+        _ => None,
+    }
+}
+
+fn is_loopback(address: &Address) -> bool {
+    match address {
+        Address::Inet { ip, .. } => ip.is_loopback(),
+        Address::Inet6 { ip, .. } => ip.is_loopback(),
+        _ => false,
+    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use invigil_schema::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::name::{endpoint, stable_path};
+use crate::name::{Ports, stable_address, stable_path};
 use crate::outcome::{accesses, note_best};
 use crate::{Access, Fact, Outcome, View};
 
@@ -117,6 +117,7 @@ struct Exec {
 #[derive(Debug, Clone, Default)]
 pub struct Surface {
     run: Option<RunId>,
+    ports: Ports,
     paths: BTreeMap<OsText, BTreeMap<Access, Outcome>>,
     addresses: BTreeMap<Address, BTreeMap<NetOpKind, Outcome>>,
     execs: BTreeMap<OsText, Exec>,
@@ -142,17 +143,10 @@ impl Surface {
     }
 
     fn net(&mut self, op: &NetOp) {
-        let address = match &op.address {
-            Address::Unix { path } => Address::Unix {
-                path: self.name(path, op.process),
-            },
-            other => other.clone(),
-        };
-        note_best(
-            self.addresses.entry(address).or_default(),
-            op.op,
-            op.result.into(),
-        );
+        self.ports.take(op);
+        let address = stable_address(op, self.run.as_ref());
+        let operations = self.addresses.entry(address).or_default();
+        note_best(operations, op.op, op.result.into());
     }
 
     fn exec(&mut self, exec: &ProcessExec) {
@@ -189,55 +183,16 @@ impl Surface {
         });
     }
 
-    /// Addresses as text, with ports that the kernel chose taken out: those that were listened on after a bind to
-    /// port 0, and that nobody asked for by number.
     fn endpoints(&self) -> BTreeMap<OsText, BTreeMap<NetOpKind, Outcome>> {
-        let port = |address: &Address| match address {
-            Address::Inet { port, .. } | Address::Inet6 { port, .. } => Some(*port),
-            _ => None,
-        };
-        let with = |kind| {
-            let has =
-                move |(_, ops): &(&Address, &BTreeMap<NetOpKind, Outcome>)| ops.contains_key(&kind);
-            let ports = self.addresses.iter().filter(has);
-            ports
-                .filter_map(|(address, _)| port(address))
-                .collect::<BTreeSet<u16>>()
-        };
-        let bound = with(NetOpKind::Bind);
-        let chosen: BTreeSet<u16> = match bound.contains(&0) {
-            true => with(NetOpKind::Listen)
-                .difference(&bound)
-                .copied()
-                .collect(),
-            false => BTreeSet::new(),
-        };
-
         let mut endpoints: BTreeMap<OsText, BTreeMap<NetOpKind, Outcome>> = BTreeMap::new();
         for (address, operations) in &self.addresses {
-            let loopback = is_loopback(address);
-            let ephemeral = port(address).is_some_and(|port| chosen.contains(&port));
             for (&operation, &outcome) in operations {
-                let Some(mut name) = endpoint(address) else {
-                    continue;
-                };
-                if ephemeral && (loopback || operation == NetOpKind::Listen) {
-                    let text = name.to_string_lossy().into_owned();
-                    let host = text.rsplit_once(':').map_or("", |(host, _)| host);
-                    name = format!("{host}:{{ephemeral}}").as_str().into();
+                if let Some(name) = self.ports.endpoint(operation, address) {
+                    note_best(endpoints.entry(name).or_default(), operation, outcome);
                 }
-                note_best(endpoints.entry(name).or_default(), operation, outcome);
             }
         }
         endpoints
-    }
-}
-
-fn is_loopback(address: &Address) -> bool {
-    match address {
-        Address::Inet { ip, .. } => ip.is_loopback(),
-        Address::Inet6 { ip, .. } => ip.is_loopback(),
-        _ => false,
     }
 }
 

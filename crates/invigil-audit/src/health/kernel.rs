@@ -126,7 +126,8 @@ impl Kernel {
 
     fn missing_hooks(&self) -> Vec<Missing> {
         let mut missing = Vec::new();
-        for hook in self.hooks.values().filter(|hook| !hook.attached) {
+        let absent = |hook: &&Hook| !hook.attached && !Class::is_aid(&hook.name);
+        for hook in self.hooks.values().filter(absent) {
             let class = Class::of_hook(&hook.name);
             let mut one = Missing::one(class, format!("hook_not_attached: {}", hook.name));
             one.wanted = class != Some(Class::Reads) || self.reads;
@@ -265,6 +266,10 @@ impl Kernel {
             .into_iter()
             .filter(|missing| missing.wanted);
         notes.extend(wanted.map(|missing| missing.text));
+        let aids = self.hooks.values();
+        for aid in aids.filter(|hook| !hook.attached && Class::is_aid(&hook.name)) {
+            notes.insert(format!("aid_not_attached: {}", aid.name));
+        }
         if self.privileged {
             notes.insert("privileged_run: self-protection was best effort".to_owned());
         }
