@@ -1,0 +1,23 @@
+//! What a journal means: folds over the events of a run.
+//!
+//! Each view takes facts in the order of the journal and gives a document at any time. The same journal gives the
+//! same bytes; memory grows with the number of distinct things, not with the number of events. There is no I/O and no
+//! clock here, and nothing that was reported is ever shown as something that was seen.
+
+mod correlation;
+mod fact;
+mod health;
+mod name;
+mod outcome;
+mod surface;
+
+pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
+pub use fact::{Fact, View};
+pub use health::{
+    Binding, Claim, ClaimKind, Coverage, Health, HealthDoc, KernelHealth, PolicyHealth,
+    PolicyStatus, SdkHealth, SdkStatus,
+};
+pub use outcome::{Access, Outcome};
+pub use surface::{
+    DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
+};
