@@ -1,7 +1,9 @@
 //! Errors of the command line, and the exit code of each.
 
 use std::io;
+use std::path::PathBuf;
 
+use invigil_engine::{RunError, SpecError};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_schema::{ExitCode, RunIdError};
 
@@ -22,10 +24,14 @@ pub(crate) enum CliError {
     BeyondEnd { from: u64, end: u64 },
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
-    #[error("cannot watch {command:?}: {source}; it was killed")]
-    Wait { command: String, source: io::Error },
-    #[error("the end of the run could not be recorded: {0}")]
-    Unrecorded(#[source] JournalError),
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    #[error(transparent)]
+    Run(#[from] RunError),
+    #[error("the current directory is gone: {0}; go to another one")]
+    NoCwd(#[source] io::Error),
+    #[error("cannot write the result to {}: {source}", path.display())]
+    Status { path: PathBuf, source: io::Error },
     /// Whoever read our output has gone; that is not our failure.
     #[error("the output was closed")]
     OutputClosed,
@@ -43,8 +49,10 @@ impl CliError {
             | CliError::NoHome
             | CliError::BeyondEnd { .. }
             | CliError::Signals(_)
-            | CliError::Wait { .. }
-            | CliError::Unrecorded(_)
+            | CliError::Spec(_)
+            | CliError::Run(_)
+            | CliError::NoCwd(_)
+            | CliError::Status { .. }
             | CliError::Output(_) => ExitCode::Invigil,
         }
     }

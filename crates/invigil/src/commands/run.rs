@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec, summary};
+use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec};
 use invigil_journal::{Store, SystemClock};
 use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
-use crate::{summary as view, ui};
+use crate::ui;
 
 /// Run a command under watch and record what it does
 ///
@@ -184,8 +184,7 @@ impl Run {
         if self.json {
             writeln!(io::stdout(), "{result}")?;
         } else if !self.quiet {
-            let summary = summary(&outcome.run)?;
-            view::print(&mut anstream::stderr().lock(), &outcome.run, &summary)?;
+            ui::say(format_args!("{result}"));
         }
         Ok(())
     }

@@ -1,0 +1,11 @@
+//! Placeholder.
+use std::borrow::Cow;
+use invigil_schema::Event;
+/// x
+pub struct Redactor;
+impl Redactor {
+    /// x
+    pub fn new(_: [u8; 32]) -> Self { Redactor }
+    /// x
+    pub fn event<'a>(&self, e: &'a Event) -> Cow<'a, Event> { Cow::Borrowed(e) }
+}
