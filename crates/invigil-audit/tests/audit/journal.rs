@@ -243,7 +243,7 @@ pub(crate) fn observer(tier: Tier, reads: bool) -> ObserverStarted {
 
 pub(crate) fn lost(cause: &str, count: u64) -> ObserverFinished {
     ObserverFinished {
-        emitted: 7 + count,
+        emitted: count.saturating_add(7),
         received: 7,
         lost: BTreeMap::from([(cause.into(), count)]),
         processes: 1,

@@ -1,5 +1,10 @@
 //! What each view says of small journals made by hand, and what holds for every journal.
 
+#![expect(
+    clippy::unwrap_used,
+    reason = "helpers of tests are outside of #[test] functions"
+)]
+
 mod correlation;
 mod diff;
 mod health;
