@@ -161,6 +161,9 @@ struct Process {
     parent: Option<ProcessRef>,
     /// Its program, as an index into the list of programs.
     program: Option<usize>,
+    exited: bool,
+    /// Processes that it made and that are still of interest.
+    children: usize,
 }
 
 /// Folds facts into a [`CorrelationDoc`].
@@ -259,7 +262,39 @@ impl Correlation {
     /// A new process runs its parent's program until it loads another.
     fn forked(&mut self, process: ProcessRef, parent: Option<ProcessRef>) {
         let program = parent.and_then(|parent| self.processes.get(&parent)?.program);
-        self.processes.insert(process, Process { parent, program });
+        if self.processes.contains_key(&process) {
+            return;
+        }
+        self.adopt(parent);
+        let known = Process {
+            parent,
+            program,
+            ..Process::default()
+        };
+        self.processes.insert(process, known);
+    }
+
+    fn adopt(&mut self, parent: Option<ProcessRef>) {
+        if let Some(parent) = parent.and_then(|parent| self.processes.get_mut(&parent)) {
+            parent.children += 1;
+        }
+    }
+
+    /// A process is of interest as long as it, or something that it has started, can still do something.
+    fn exited(&mut self, mut process: ProcessRef) {
+        if let Some(known) = self.processes.get_mut(&process) {
+            known.exited = true;
+        }
+        while let Some(known) = self.processes.get(&process)
+            && known.exited
+            && known.children == 0
+            && let Some(gone) = self.processes.remove(&process)
+            && let Some(parent) = gone.parent
+            && let Some(known) = self.processes.get_mut(&parent)
+        {
+            known.children = known.children.saturating_sub(1);
+            process = parent;
+        }
     }
 
     fn loaded(&mut self, process: ProcessRef, parent: Option<ProcessRef>, executable: OsText) {
@@ -268,9 +303,10 @@ impl Correlation {
         if index == next {
             self.programs.push(executable);
         }
-        let known = self.processes.entry(process).or_default();
-        known.parent = known.parent.or(parent);
-        known.program = Some(index);
+        self.forked(process, parent);
+        if let Some(known) = self.processes.get_mut(&process) {
+            known.program = Some(index);
+        }
     }
 
     fn descends(&self, mut process: ProcessRef, from: ProcessRef) -> bool {
@@ -325,7 +361,10 @@ impl Correlation {
                 let path = name(&failed.path, failed.process);
                 window.seen.execs.insert(path);
             }),
-            Event::ProcessExited(exited) => self.seen(exited.process, kind, |_| {}),
+            Event::ProcessExited(exited) => {
+                self.seen(exited.process, kind, |_| {});
+                self.exited(exited.process);
+            }
             Event::FileOp(op) => self.seen(op.process, kind, |window| {
                 let paths = accesses(op).into_iter();
                 let paths = paths.map(|(path, _)| name(path, op.process));

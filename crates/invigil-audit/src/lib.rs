@@ -5,19 +5,31 @@
 //! clock here, and nothing that was reported is ever shown as something that was seen.
 
 mod correlation;
+mod diff;
 mod fact;
 mod health;
+mod jsonschema;
 mod name;
 mod outcome;
+mod summary;
 mod surface;
 
 pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
+pub use diff::{
+    ChangeKind, Changed, DiffDoc, DiffRow, HealthChange, Ignore, IgnoreError, Item, Section,
+    SectionDiff, Side, Verdict, diff, sarif,
+};
 pub use fact::{Fact, View};
 pub use health::{
     Binding, Claim, ClaimKind, Coverage, Health, HealthDoc, KernelHealth, PolicyHealth,
     PolicyStatus, SdkHealth, SdkStatus,
 };
+pub use jsonschema::view_schemas;
 pub use outcome::{Access, Outcome};
+pub use summary::{
+    Counts, DenialSummary, DirectoryChanges, EndpointSummary, FileChange, FileEntry, NoteSummary,
+    ProcessNode, Summary, SummaryDoc,
+};
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
 };

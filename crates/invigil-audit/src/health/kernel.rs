@@ -64,11 +64,12 @@ impl Kernel {
     fn finished(&mut self, finished: &ObserverFinished) {
         self.open = false;
         let sum = self.finished.get_or_insert_default();
-        sum.emitted += finished.emitted;
-        sum.received += finished.received;
-        sum.processes += finished.processes;
+        sum.emitted = sum.emitted.saturating_add(finished.emitted);
+        sum.received = sum.received.saturating_add(finished.received);
+        sum.processes = sum.processes.saturating_add(finished.processes);
         for (cause, lost) in &finished.lost {
-            *sum.lost.entry(cause.clone()).or_default() += lost;
+            let sum = sum.lost.entry(cause.clone()).or_default();
+            *sum = sum.saturating_add(*lost);
         }
     }
 
@@ -156,7 +157,8 @@ impl Kernel {
         if let Some(finished) = &self.finished {
             let causes = finished.lost.iter().filter(|(_, lost)| **lost > 0);
             missing.extend(causes.map(|(cause, _)| Missing::all(format!("facts_lost: {cause}"))));
-            let explained: u64 = finished.lost.values().sum();
+            let causes = finished.lost.values();
+            let explained = causes.fold(0, |sum: u64, lost| sum.saturating_add(*lost));
             if finished.emitted != finished.received.saturating_add(explained) {
                 missing.push(Missing::all(
                     "facts_lost: emitted and received do not agree",
