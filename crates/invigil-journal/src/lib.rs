@@ -8,6 +8,7 @@
 //! - [`Journal`]: appends. [`Reader`]: reads, follows, checks as it goes. [`verify`]: checks everything.
 //! - [`Blobs`]: payloads too large for a record. [`Index`]: a cache that answers questions over many runs.
 
+pub mod archive;
 mod blob;
 mod chain;
 mod clock;

@@ -28,7 +28,7 @@ pub struct Record<'a> {
     pub seq: u64,
     /// Its hash.
     pub hash: Digest,
-    line: &'a [u8],
+    pub(crate) line: &'a [u8],
 }
 
 impl<'a> Record<'a> {
