@@ -2,6 +2,7 @@
 
 mod channel;
 mod control;
+mod evidence;
 mod key;
 mod lines;
 mod output;
@@ -15,5 +16,6 @@ mod watchdog;
 mod written;
 
 pub use control::Control;
+pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Output, RunSpec, SHIMS, SpecError};
