@@ -166,6 +166,7 @@ pub(crate) enum Call {
     /// Credentials, namespaces or a sandbox of its own: what the process may do is no longer what we may do.
     Identity,
     NewNamespace,
+    Chdir,
     CloneUntraced,
     NotDumpable,
     Signal {
@@ -386,6 +387,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             count: a[2],
             flags: a[3] as i32,
         },
+        libc::SYS_chdir | libc::SYS_fchdir => Call::Chdir,
         libc::SYS_umask => Call::Umask {
             mask: a[0] as u32 & 0o777,
         },
@@ -581,7 +583,7 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
         Rule {
             number: libc::SYS_clone,
-            when: When::AnyBit(0, (CLONE_UNTRACED | CLONE_IDENTITY) as u32),
+            when: When::Clone(CLONE_UNTRACED as u32 | CLONE_IDENTITY as u32),
         },
         Rule {
             number: libc::SYS_prctl,
@@ -655,6 +657,8 @@ const ALWAYS: &[i64] = &[
     libc::SYS_umount2,
     libc::SYS_chroot,
     libc::SYS_pivot_root,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
     libc::SYS_umask,
     libc::SYS_setuid,
     libc::SYS_setgid,

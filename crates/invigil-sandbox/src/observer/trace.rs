@@ -10,6 +10,7 @@ use super::{ORPHAN_PATIENCE, Observer};
 use crate::api::{Action, Answer, Decision, Request};
 use crate::calls;
 use crate::exec;
+use crate::paths::Cwd;
 use crate::sys::fs::{self, cstring};
 use crate::sys::ptrace::{self, Change, Registers, Waited};
 use crate::sys::{self, Sys};
@@ -180,6 +181,7 @@ impl Observer {
     pub(super) fn complete(&mut self, tid: u32, pending: Pending, result: CallResult) {
         match pending {
             Pending::File(mut op) => {
+                self.forget_paths(&op);
                 op.result = result;
                 self.emit(Origin::Kernel, op.into());
             }
@@ -187,6 +189,15 @@ impl Observer {
                 for mut op in ops {
                     op.result = result;
                     self.emit(Origin::Kernel, op.into());
+                }
+            }
+            Pending::Chdir => {
+                let pid = self.table.tasks.get(&tid).map_or(0, |task| task.pid);
+                // With threads another change may be under way.
+                if let Some(process) = self.table.processes.get_mut(&pid)
+                    && process.threads <= 1
+                {
+                    process.cwd = Some(Cwd::default());
                 }
             }
             Pending::Exec { asked: path, .. } => {
@@ -346,7 +357,7 @@ impl Observer {
 
     /// A call whose caller was killed in it: it was attempted, and how it ended is not known.
     fn abandon(&mut self, pending: Pending) {
-        if !matches!(pending, Pending::Exec { .. }) {
+        if !matches!(pending, Pending::Exec { .. } | Pending::Chdir) {
             self.complete(0, pending, CallResult::Unknown);
         }
     }
