@@ -355,7 +355,7 @@ impl Observer {
                 self.pass(trapped);
             }
             Call::NewListener => {
-                let detail = "it wanted a seccomp listener and was told EBUSY; `--tier ptrace` leaves room for none either, `--tier contract_only` does";
+                let detail = "it wanted a seccomp listener of its own and was told EBUSY: only one can exist";
                 self.note(process, Note::ForeignListener, detail);
                 self.reply(trapped, Reply::Fail(Errno(libc::EBUSY)));
             }

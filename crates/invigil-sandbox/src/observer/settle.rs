@@ -152,6 +152,9 @@ impl Observer {
             self.note(trapped.process, Note::SupervisorLimit, detail);
             return self.watch(trapped, Pending::File(op));
         }
+        if done.is_err() && op.op == FileOpKind::Create {
+            op.op = FileOpKind::Open;
+        }
         op.result = match &done {
             Ok(_) => CallResult::Ok,
             Err(error) => CallResult::Failed(*error),
@@ -377,6 +380,9 @@ impl Observer {
     /// A call on a file that fails whoever makes it.
     pub(super) fn fail_file(&mut self, trapped: Trapped, mut op: FileOp, error: Errno) {
         op.result = CallResult::Failed(error);
+        if op.op == FileOpKind::Create {
+            op.op = FileOpKind::Open;
+        }
         self.emit(Origin::Kernel, op.into());
         self.reply(trapped, Reply::Fail(error));
     }
@@ -400,6 +406,10 @@ fn is_blocking(pending: &Pending) -> bool {
     let Pending::File(op) = pending else {
         return false;
     };
+    let both = op.flags.contains(&OpenFlag::Read) && op.flags.contains(&OpenFlag::Write);
+    if both || op.flags.contains(&OpenFlag::Nonblocking) {
+        return false;
+    }
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileTypeExt;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(op.path.as_bytes()));

@@ -3,7 +3,8 @@
 use std::time::Instant;
 
 use invigil_schema::{
-    CallResult, Errno, ExecFailed, Note, Origin, ProcessExec, ProcessExited, ProcessForked, Tier,
+    CallResult, Errno, ExecFailed, FileOpKind, Note, Origin, ProcessExec, ProcessExited,
+    ProcessForked, Tier,
 };
 
 use super::{ORPHAN_PATIENCE, Observer};
@@ -11,7 +12,7 @@ use crate::api::{Action, Answer, Decision, Request};
 use crate::calls;
 use crate::exec;
 use crate::paths::Cwd;
-use crate::sys::fs::{self, cstring};
+use crate::sys::fs::{self, At, cstring};
 use crate::sys::ptrace::{self, Change, Registers, Waited};
 use crate::sys::{self, Sys};
 use crate::table::{Pending, status_line};
@@ -174,7 +175,26 @@ impl Observer {
             task.restarted = Some(registers.number());
             return;
         }
-        self.complete(tid, pending, CallResult::from_return(result));
+        self.complete_with(tid, pending, result);
+    }
+
+    /// Records a call that the kernel has carried out. A file that it opened is what the descriptor says it is,
+    /// whatever the caller's memory says.
+    fn complete_with(&mut self, tid: u32, mut pending: Pending, result: i64) {
+        let outcome = CallResult::from_return(result);
+        if let Pending::File(op) = &mut pending
+            && matches!(op.op, FileOpKind::Open | FileOpKind::Create)
+        {
+            if outcome.is_ok() {
+                let path = cstring(format!("/proc/{tid}/fd/{result}"));
+                if let Ok(path) = path.and_then(|path| fs::readlink(At::Cwd, &path)) {
+                    op.path = path.into();
+                }
+            } else {
+                op.op = FileOpKind::Open;
+            }
+        }
+        self.complete(tid, pending, outcome);
     }
 
     /// Records what a call has come to.
@@ -373,7 +393,7 @@ impl Observer {
             let result = registers.result();
             // A call that is to be made again is trapped again.
             if !(ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&result) {
-                self.complete(tid, pending, CallResult::from_return(result));
+                self.complete_with(tid, pending, result);
             }
         }
         self.resume(tid, 0);
