@@ -1,27 +1,18 @@
-//! Which system calls are trapped, and what their numbers and registers mean. Nothing here reads memory.
-
-use crate::filter::{Rule, When};
+//! What the numbers and registers of trapped calls mean. Nothing here reads memory.
 
 /// Numbers that newer kernels have on every architecture.
-const FCHMODAT2: i64 = 452;
-const SETXATTRAT: i64 = 463;
-const REMOVEXATTRAT: i64 = 466;
-const FILE_SETATTR: i64 = 469;
+pub(crate) const FCHMODAT2: i64 = 452;
+pub(crate) const SETXATTRAT: i64 = 463;
+pub(crate) const REMOVEXATTRAT: i64 = 466;
+pub(crate) const FILE_SETATTR: i64 = 469;
 
-const CLONE_UNTRACED: u64 = 0x0080_0000;
-const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+pub(crate) const CLONE_UNTRACED: u64 = 0x0080_0000;
 /// A new namespace of any kind, or a file system context that two processes share.
-const CLONE_IDENTITY: u64 =
+pub(crate) const CLONE_IDENTITY: u64 =
     (libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWNET) as u32
         as u64;
-/// Bits of `open` that can change something: not plainly for reading.
-const OPEN_CHANGES: u64 = (libc::O_WRONLY
-    | libc::O_RDWR
-    | libc::O_CREAT
-    | libc::O_TRUNC
-    | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
 /// `AF_UNSPEC` as `at`: the call has no directory.
-const CWD: i32 = libc::AT_FDCWD;
+pub(crate) const CWD: i32 = libc::AT_FDCWD;
 
 /// Which file a call is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -166,6 +157,7 @@ pub(crate) enum Call {
     /// Credentials, namespaces or a sandbox of its own: what the process may do is no longer what we may do.
     Identity,
     NewNamespace,
+    Chdir,
     CloneUntraced,
     NotDumpable,
     Signal {
@@ -386,6 +378,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             count: a[2],
             flags: a[3] as i32,
         },
+        libc::SYS_chdir | libc::SYS_fchdir => Call::Chdir,
         libc::SYS_umask => Call::Umask {
             mask: a[0] as u32 & 0o777,
         },
@@ -538,197 +531,4 @@ fn decode_old(number: i64, a: [u64; 6]) -> Option<Call> {
 /// What a trapped call means. None for a number that no rule traps.
 pub(crate) fn decode(number: i64, arguments: [u64; 6]) -> Option<Call> {
     decode_common(number, arguments).or_else(|| decode_old(number, arguments))
-}
-
-/// What decides how much is trapped.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Scope {
-    /// Opens for reading too.
-    pub(crate) reads: bool,
-    /// Landlock keeps signals inside.
-    pub(crate) signals_scoped: bool,
-    /// The supervisor's pid.
-    pub(crate) supervisor: u32,
-}
-
-/// The rules of the filter, the frequent calls first.
-pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
-    let always = |number| Rule {
-        number,
-        when: When::Always,
-    };
-    let open = |number, flags| Rule {
-        number,
-        when: if scope.reads {
-            When::Always
-        } else {
-            When::AnyBit(flags, OPEN_CHANGES as u32)
-        },
-    };
-    let signal = |number| Rule {
-        number,
-        when: if scope.signals_scoped {
-            When::Equals(0, scope.supervisor)
-        } else {
-            When::Always
-        },
-    };
-    let mut rules = vec![
-        open(libc::SYS_openat, 2),
-        Rule {
-            number: libc::SYS_sendto,
-            when: When::NonZero(4),
-        },
-        Rule {
-            number: libc::SYS_clone,
-            when: When::AnyBit(0, (CLONE_UNTRACED | CLONE_IDENTITY) as u32),
-        },
-        Rule {
-            number: libc::SYS_prctl,
-            when: When::Equals(0, libc::PR_SET_DUMPABLE as u32),
-        },
-        Rule {
-            number: libc::SYS_prlimit64,
-            when: When::Equals(0, scope.supervisor),
-        },
-        Rule {
-            number: libc::SYS_seccomp,
-            when: When::AnyBit(1, NEW_LISTENER as u32),
-        },
-        Rule {
-            number: libc::SYS_unshare,
-            when: When::AnyBit(0, !(libc::CLONE_FILES as u32)),
-        },
-        // Its flags are in memory, where another thread could add CLONE_UNTRACED. Every libc falls back to clone.
-        Rule {
-            number: libc::SYS_clone3,
-            when: When::Refused(libc::ENOSYS as u16),
-        },
-        signal(libc::SYS_kill),
-        signal(libc::SYS_tkill),
-        signal(libc::SYS_tgkill),
-        signal(libc::SYS_rt_sigqueueinfo),
-        signal(libc::SYS_rt_tgsigqueueinfo),
-    ];
-    if !scope.signals_scoped {
-        rules.push(always(libc::SYS_pidfd_send_signal));
-    }
-    rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
-    #[cfg(target_arch = "x86_64")]
-    rules.push(open(libc::SYS_open, 1));
-    rules
-}
-
-const ALWAYS: &[i64] = &[
-    libc::SYS_execve,
-    libc::SYS_execveat,
-    libc::SYS_openat2,
-    libc::SYS_connect,
-    libc::SYS_bind,
-    libc::SYS_listen,
-    libc::SYS_sendmsg,
-    libc::SYS_sendmmsg,
-    libc::SYS_unlinkat,
-    libc::SYS_mkdirat,
-    libc::SYS_mknodat,
-    libc::SYS_renameat2,
-    libc::SYS_linkat,
-    libc::SYS_symlinkat,
-    libc::SYS_fchmod,
-    libc::SYS_fchmodat,
-    FCHMODAT2,
-    libc::SYS_fchown,
-    libc::SYS_fchownat,
-    libc::SYS_truncate,
-    libc::SYS_utimensat,
-    libc::SYS_setxattr,
-    libc::SYS_lsetxattr,
-    libc::SYS_fsetxattr,
-    SETXATTRAT,
-    libc::SYS_removexattr,
-    libc::SYS_lremovexattr,
-    libc::SYS_fremovexattr,
-    REMOVEXATTRAT,
-    FILE_SETATTR,
-    libc::SYS_mount,
-    libc::SYS_move_mount,
-    libc::SYS_umount2,
-    libc::SYS_chroot,
-    libc::SYS_pivot_root,
-    libc::SYS_umask,
-    libc::SYS_setuid,
-    libc::SYS_setgid,
-    libc::SYS_setreuid,
-    libc::SYS_setregid,
-    libc::SYS_setresuid,
-    libc::SYS_setresgid,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_setgroups,
-    libc::SYS_capset,
-    libc::SYS_setns,
-    libc::SYS_landlock_restrict_self,
-    libc::SYS_ptrace,
-    libc::SYS_process_vm_readv,
-    libc::SYS_process_vm_writev,
-    libc::SYS_pidfd_getfd,
-    libc::SYS_io_uring_setup,
-    libc::SYS_open_by_handle_at,
-    libc::SYS_bpf,
-    libc::SYS_init_module,
-    libc::SYS_finit_module,
-    libc::SYS_kexec_load,
-];
-
-#[cfg(target_arch = "x86_64")]
-const ALWAYS_OLD: &[i64] = &[
-    libc::SYS_creat,
-    libc::SYS_mkdir,
-    libc::SYS_mknod,
-    libc::SYS_rmdir,
-    libc::SYS_unlink,
-    libc::SYS_symlink,
-    libc::SYS_link,
-    libc::SYS_rename,
-    libc::SYS_renameat,
-    libc::SYS_chmod,
-    libc::SYS_chown,
-    libc::SYS_lchown,
-    libc::SYS_utime,
-    libc::SYS_utimes,
-    libc::SYS_futimesat,
-];
-#[cfg(not(target_arch = "x86_64"))]
-const ALWAYS_OLD: &[i64] = &[38];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn whatever_is_trapped_can_be_decoded() {
-        let scope = Scope {
-            reads: true,
-            signals_scoped: false,
-            supervisor: 1,
-        };
-        for rule in rules(scope) {
-            let refused = matches!(rule.when, When::Refused(_));
-            assert!(refused || decode(rule.number, [0; 6]).is_some(), "{rule:?}");
-        }
-    }
-
-    #[test]
-    fn no_number_is_there_twice() {
-        let scope = Scope {
-            reads: false,
-            signals_scoped: true,
-            supervisor: 1,
-        };
-        let mut numbers: Vec<_> = rules(scope).iter().map(|r| r.number).collect();
-        let all = numbers.len();
-        numbers.sort_unstable();
-        numbers.dedup();
-        assert_eq!(numbers.len(), all);
-    }
 }

@@ -59,9 +59,10 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
         status: None,
         killed: None,
     };
+    let mask = sys::current_mask(Some(libc::SIGCHLD));
     while watch.tick() {
         let mut fds = [poll(&mailbox)];
-        let _ = sys::wait_ready(&mut fds, Some(TICK));
+        let _ = sys::wait_ready(&mut fds, Some(TICK), &mask);
         sys::silence(mailbox.bell());
         while let Some(order) = mailbox.take() {
             match order {

@@ -181,7 +181,7 @@ impl Planned {
 }
 
 /// Plans a call. None if it is not about files.
-pub(crate) fn plan(caller: Caller, call: Call, likeness: Likeness) -> Option<Planned> {
+pub(crate) fn plan(caller: &Caller, call: Call, likeness: Likeness) -> Option<Planned> {
     let mut planned = Planned::new(kind(call)?);
     let way = match likeness {
         Likeness::None => Err(Stop::Native),
@@ -222,7 +222,7 @@ fn kind(call: Call) -> Option<FileOpKind> {
     })
 }
 
-fn locate(caller: Caller, at: Place) -> Result<Located, Stop> {
+fn locate(caller: &Caller, at: Place) -> Result<Located, Stop> {
     match at {
         Place::Fd(_) => Err(Stop::Native),
         Place::At { dir, path } => Base::of(caller, dir, &read_path(caller, path)?)?.locate(),
@@ -230,7 +230,7 @@ fn locate(caller: Caller, at: Place) -> Result<Located, Stop> {
 }
 
 /// Holds the file that a call follows links to.
-fn target(caller: Caller, at: Place, flags: i32) -> Result<Target, Stop> {
+fn target(caller: &Caller, at: Place, flags: i32) -> Result<Target, Stop> {
     // Calls on a descriptor are decided by registers; nobody can change those, and the kernel may do them itself.
     let Place::At { dir, path } = at else {
         return Err(Stop::Native);
@@ -246,7 +246,7 @@ fn target(caller: Caller, at: Place, flags: i32) -> Result<Target, Stop> {
     Base::of(caller, dir, &read_path(caller, path)?)?.target(caller, nofollow, 0)
 }
 
-fn plan_ours(caller: Caller, call: Call, planned: &mut Planned) -> Result<Act, Stop> {
+fn plan_ours(caller: &Caller, call: Call, planned: &mut Planned) -> Result<Act, Stop> {
     let mut named = |located: Located| {
         planned.path = located.path.clone().into();
         located
@@ -386,7 +386,7 @@ fn plan_ours(caller: Caller, call: Call, planned: &mut Planned) -> Result<Act, S
 }
 
 fn plan_link(
-    caller: Caller,
+    caller: &Caller,
     from: Place,
     to: Place,
     flags: i32,
@@ -426,7 +426,7 @@ fn owner_text(owner: u32, group: u32) -> OsText {
         .into()
 }
 
-fn read_times(caller: Caller, address: u64) -> Result<Option<[libc::timespec; 2]>, Stop> {
+fn read_times(caller: &Caller, address: u64) -> Result<Option<[libc::timespec; 2]>, Stop> {
     if address == 0 {
         return Ok(None);
     }
@@ -450,7 +450,7 @@ fn stop_memory(error: Errno) -> Stop {
     }
 }
 
-fn read_how(caller: Caller, how: u64, size: u64) -> Result<(i32, u32, u64), Stop> {
+fn read_how(caller: &Caller, how: u64, size: u64) -> Result<(i32, u32, u64), Stop> {
     // A size or a bit that we do not know is the kernel's to judge.
     if size != size_of::<libc::open_how>() as u64 {
         return Err(Stop::Native);
@@ -469,7 +469,7 @@ fn read_how(caller: Caller, how: u64, size: u64) -> Result<(i32, u32, u64), Stop
 }
 
 fn plan_open(
-    caller: Caller,
+    caller: &Caller,
     mut base: Base,
     flags: i32,
     mode: u32,
@@ -508,7 +508,7 @@ fn plan_open(
         match fs::readlink(at.at(), &at.name) {
             // A link to nothing: what it names is made.
             Ok(text) if !exclusive && flags & libc::O_NOFOLLOW == 0 => {
-                base = Base::of_link(caller, &at, &text)?
+                base = Base::of_link(caller, &at, &text)?;
             }
             _ => return Ok(Act::Create { at, flags, mode }),
         }
@@ -526,7 +526,7 @@ fn plan_open_existing(target: Target, flags: i32) -> Result<Act, Stop> {
 }
 
 /// Paths for a fact about a call whose files we do not hold: as they are written, made absolute.
-fn written_paths(caller: Caller, call: Call, planned: &mut Planned) {
+fn written_paths(caller: &Caller, call: Call, planned: &mut Planned) {
     let text = |at: Place| match at {
         Place::Fd(fd) => {
             paths::of_descriptor(caller, fd).unwrap_or_else(|_| format!("(fd {fd})").into())

@@ -25,6 +25,9 @@ pub(crate) enum When {
     Equals(u8, u32),
     /// An argument is not null.
     NonZero(u8),
+    /// The flags of `clone` have one of these bits, or make a process, not a thread, that shares its file system
+    /// context: umask and working directory.
+    Clone(u32),
     /// It always fails with this error, untrapped.
     Refused(u16),
 }
@@ -92,6 +95,14 @@ pub(crate) fn compile(rules: &[Rule], trap: Trap) -> Vec<sock_filter> {
             When::AnyBit(argument, bits) => vec![
                 op(LOAD, low_half(argument), 0, 0),
                 op(JUMP_SET, bits, 0, 1),
+                op(RETURN, trapped, 0, 0),
+                op(RETURN, ALLOW, 0, 0),
+            ],
+            When::Clone(bits) => vec![
+                op(LOAD, low_half(0), 0, 0),
+                op(JUMP_SET, bits, 2, 0),
+                op(JUMP_SET, libc::CLONE_THREAD as u32, 2, 0),
+                op(JUMP_SET, libc::CLONE_FS as u32, 0, 1),
                 op(RETURN, trapped, 0, 0),
                 op(RETURN, ALLOW, 0, 0),
             ],
@@ -183,6 +194,10 @@ mod tests {
                 number: 5,
                 when: When::Always,
             },
+            Rule {
+                number: 7,
+                when: When::Clone(1 << 28),
+            },
         ];
         let program = compile(&rules, Trap::Notify);
         let trapped = libc::SECCOMP_RET_USER_NOTIF;
@@ -201,6 +216,14 @@ mod tests {
         assert_eq!(run(&program, ARCH, 4, [0; 6]), libc::SECCOMP_RET_ERRNO | 38);
         assert_eq!(run(&program, ARCH, 5, [0; 6]), trapped);
         assert_eq!(run(&program, ARCH, 6, [0; 6]), ALLOW);
+        let (thread, fs) = (libc::CLONE_THREAD as u64, libc::CLONE_FS as u64);
+        assert_eq!(run(&program, ARCH, 7, with(0, thread | fs)), ALLOW);
+        assert_eq!(run(&program, ARCH, 7, with(0, fs)), trapped);
+        assert_eq!(run(&program, ARCH, 7, with(0, 17)), ALLOW);
+        assert_eq!(
+            run(&program, ARCH, 7, with(0, thread | fs | 1 << 28)),
+            trapped
+        );
         assert_eq!(run(&program, ARCH, X32 | 6, [0; 6]), trapped);
         assert_eq!(run(&program, 0x4000_0003, 6, [0; 6]), trapped);
     }

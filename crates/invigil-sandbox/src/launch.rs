@@ -13,9 +13,10 @@ use std::path::Path;
 use invigil_schema::{Errno, Tier};
 
 use crate::api::{LaunchError, LaunchSpec, Stdio};
-use crate::calls::{self, Scope};
+
 use crate::filter::{self, Trap};
 use crate::sys::{self, Sys, fs, landlock, ptrace};
+use crate::traps::{self, Scope};
 
 /// Where a launch can fail in the child; also the tags of its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -195,7 +196,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
             stream(spec.stdout)?,
             stream(spec.stderr)?,
         ],
-        program: trap.map_or_else(Vec::new, |t| filter::compile(&calls::rules(scope), t)),
+        program: trap.map_or_else(Vec::new, |t| filter::compile(&traps::rules(scope), t)),
         trap,
         landlock,
         mask: sys::current_mask(None),

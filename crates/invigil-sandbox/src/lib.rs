@@ -24,6 +24,7 @@ pub mod probe;
 mod protect;
 mod sys;
 mod table;
+mod traps;
 mod waker;
 
 pub use api::{

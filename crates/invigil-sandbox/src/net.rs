@@ -48,7 +48,7 @@ const MESSAGES: u64 = 1024;
 const ADDRESS_MAX: u64 = 128;
 
 /// Reads an address of the caller.
-fn read_address(caller: Caller, address: u64, length: u64) -> Sys<Vec<u8>> {
+fn read_address(caller: &Caller, address: u64, length: u64) -> Sys<Vec<u8>> {
     let length = length as u32 as u64;
     if length > ADDRESS_MAX {
         return Err(Errno(libc::EINVAL));
@@ -61,7 +61,7 @@ fn read_address(caller: Caller, address: u64, length: u64) -> Sys<Vec<u8>> {
 }
 
 /// What an address says.
-pub(crate) fn parse(caller: Caller, bytes: &[u8]) -> Address {
+pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
     let Some((family, rest)) = bytes.split_first_chunk::<2>() else {
         return Address::Unnamed;
     };
@@ -117,7 +117,7 @@ fn is_local(address: &Address) -> bool {
 }
 
 /// A duplicate of a descriptor of the caller.
-pub(crate) fn duplicate(caller: Caller, fd: i32) -> Sys<OwnedFd> {
+pub(crate) fn duplicate(caller: &Caller, fd: i32) -> Sys<OwnedFd> {
     let pidfd = sys::pidfd_open(caller.pid, false)?;
     match sys::pidfd_getfd(pidfd.as_fd(), fd) {
         // A leader that has exited has no descriptors; its threads still do.
@@ -130,7 +130,7 @@ pub(crate) fn duplicate(caller: Caller, fd: i32) -> Sys<OwnedFd> {
 }
 
 /// Plans a call. None if it is not about sockets or says nothing that is a fact.
-pub(crate) fn plan(caller: Caller, call: Call, ours: bool) -> Option<Planned> {
+pub(crate) fn plan(caller: &Caller, call: Call, ours: bool) -> Option<Planned> {
     let (fd, address, length, op) = match call {
         Call::Connect {
             fd,
@@ -194,7 +194,7 @@ pub(crate) fn plan(caller: Caller, call: Call, ours: bool) -> Option<Planned> {
     })
 }
 
-fn plan_act(caller: Caller, fd: i32, op: NetOpKind, address: Vec<u8>, local: bool) -> Sys<Act> {
+fn plan_act(caller: &Caller, fd: i32, op: NetOpKind, address: Vec<u8>, local: bool) -> Sys<Act> {
     let socket = duplicate(caller, fd)?;
     let kind = if op == NetOpKind::Bind {
         Kind::Bind
@@ -213,7 +213,7 @@ fn plan_act(caller: Caller, fd: i32, op: NetOpKind, address: Vec<u8>, local: boo
 }
 
 /// The address in a `msghdr`, if it has one.
-fn message_address(caller: Caller, message: u64) -> Option<Vec<u8>> {
+fn message_address(caller: &Caller, message: u64) -> Option<Vec<u8>> {
     let header: [u8; 16] = sys::read_array(caller.tid, message).ok()?;
     let (name, length) = header.split_at(8);
     let name = u64::from_ne_bytes(name.try_into().ok()?);
@@ -224,7 +224,7 @@ fn message_address(caller: Caller, message: u64) -> Option<Vec<u8>> {
     read_address(caller, name, length.into()).ok()
 }
 
-fn plan_send(caller: Caller, fd: i32, messages: Vec<(Vec<u8>, i32)>) -> Option<Planned> {
+fn plan_send(caller: &Caller, fd: i32, messages: Vec<(Vec<u8>, i32)>) -> Option<Planned> {
     if messages.is_empty() {
         return None;
     }
@@ -303,9 +303,11 @@ mod tests {
     use super::*;
 
     fn us() -> Caller {
+        let pid = std::process::id();
         Caller {
-            tid: std::process::id(),
-            pid: std::process::id(),
+            tid: pid,
+            pid,
+            cwd: paths::Cwd::default(),
         }
     }
 
@@ -313,7 +315,7 @@ mod tests {
     fn addresses_of_all_kinds() {
         let inet = [2, 0, 0x1f, 0x90, 127, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(
-            parse(us(), &inet),
+            parse(&us(), &inet),
             Address::Inet {
                 ip: Ipv4Addr::LOCALHOST,
                 port: 8080
@@ -329,25 +331,25 @@ mod tests {
             port: 53,
             scope: 3,
         };
-        assert_eq!(parse(us(), &inet6), expected);
+        assert_eq!(parse(&us(), &inet6), expected);
         assert_eq!(
-            parse(us(), b"\x01\x00\x00hid"),
+            parse(&us(), b"\x01\x00\x00hid"),
             Address::Abstract { name: "hid".into() }
         );
         assert_eq!(
-            parse(us(), b"\x01\x00/run/x\0junk"),
+            parse(&us(), b"\x01\x00/run/x\0junk"),
             Address::Unix {
                 path: "/run/x".into()
             }
         );
-        assert_eq!(parse(us(), b"\x01\x00"), Address::Unnamed);
-        assert_eq!(parse(us(), b""), Address::Unnamed);
+        assert_eq!(parse(&us(), b"\x01\x00"), Address::Unnamed);
+        assert_eq!(parse(&us(), b""), Address::Unnamed);
         assert!(matches!(
-            parse(us(), b"\x10\x00abc"),
+            parse(&us(), b"\x10\x00abc"),
             Address::Other { number: 16, .. }
         ));
         assert!(matches!(
-            parse(us(), b"\x02\x00a"),
+            parse(&us(), b"\x02\x00a"),
             Address::Other { number: 2, .. }
         ));
     }

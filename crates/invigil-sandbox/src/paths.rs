@@ -3,8 +3,10 @@
 //! Everything ends in a descriptor of ours, and the path that is reported is what the kernel says of that descriptor,
 //! so the file that is judged, the file that is reported and the file that is changed are the same file.
 
+use std::cell::{OnceCell, RefCell};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 
 use invigil_schema::Errno;
 
@@ -16,12 +18,51 @@ pub(crate) const PATH_MAX: usize = 4096;
 const NO_MAGIC: u64 = libc::RESOLVE_NO_MAGICLINKS;
 
 /// Who makes a call.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct Caller {
     /// The thread.
     pub(crate) tid: u32,
     /// Its process.
     pub(crate) pid: u32,
+    /// The working directory, once somebody has asked for it.
+    pub(crate) cwd: Cwd,
+}
+
+/// A working directory, which processes share until one of them leaves it.
+pub(crate) type Cwd = Rc<OnceCell<Rc<Dir>>>;
+
+/// A directory that is held open.
+#[derive(Debug)]
+pub(crate) struct Dir {
+    fd: OwnedFd,
+    /// What the kernel called it when that was first asked. A rename within the run makes it forgotten.
+    path: RefCell<Option<Vec<u8>>>,
+}
+
+impl Dir {
+    fn new(fd: OwnedFd) -> Rc<Dir> {
+        Rc::new(Dir {
+            fd,
+            path: RefCell::new(None),
+        })
+    }
+
+    fn path(&self) -> Result<Vec<u8>, Stop> {
+        if let Some(path) = self.path.borrow().as_ref() {
+            return Ok(path.clone());
+        }
+        let path = outside_of_us(self.fd.as_fd())?;
+        *self.path.borrow_mut() = Some(path.clone());
+        Ok(path)
+    }
+
+    /// Forgets the path if something on the way to it has been renamed.
+    pub(crate) fn renamed(&self, path: &[u8]) {
+        let mut own = self.path.borrow_mut();
+        if own.as_ref().is_some_and(|own| is_below(own, path)) {
+            *own = None;
+        }
+    }
 }
 
 /// Why a call is not carried out on behalf.
@@ -46,7 +87,7 @@ pub(crate) fn stop(error: Errno) -> Stop {
 }
 
 /// Reads a path argument.
-pub(crate) fn read_path(caller: Caller, address: u64) -> Result<Vec<u8>, Stop> {
+pub(crate) fn read_path(caller: &Caller, address: u64) -> Result<Vec<u8>, Stop> {
     match sys::read_string(caller.tid, address, PATH_MAX - 1) {
         Ok(text) => Ok(text),
         Err(Errno(libc::EFAULT)) => Err(Stop::Fail(Errno(libc::EFAULT))),
@@ -67,7 +108,7 @@ enum Start {
     /// At the root.
     Root,
     /// At a directory.
-    Dir(OwnedFd),
+    Dir(Rc<Dir>),
     /// It is an open file of the caller; nothing is left.
     File(i32),
 }
@@ -75,7 +116,7 @@ enum Start {
 /// A name in a directory that is held open.
 #[derive(Debug)]
 pub(crate) struct Located {
-    parent: OwnedFd,
+    parent: Rc<Dir>,
     /// The name, perhaps with slashes behind it.
     pub(crate) name: CString,
     /// The absolute path of the name; symbolic links in front of it are resolved.
@@ -85,7 +126,7 @@ pub(crate) struct Located {
 impl Located {
     /// As system calls take it.
     pub(crate) fn at(&self) -> At<'_> {
-        At::Dir(self.parent.as_fd())
+        At::Dir(self.parent.fd.as_fd())
     }
 }
 
@@ -131,7 +172,7 @@ impl Slashes for [u8] {
 }
 
 /// A directory descriptor of the caller, by number; `AT_FDCWD` is its working directory.
-fn dir_path(caller: Caller, dir: i32) -> String {
+fn dir_path(caller: &Caller, dir: i32) -> String {
     match dir {
         libc::AT_FDCWD => format!("/proc/{}/cwd", caller.tid),
         fd => format!("/proc/{}/fd/{fd}", caller.tid),
@@ -140,7 +181,7 @@ fn dir_path(caller: Caller, dir: i32) -> String {
 
 impl Base {
     /// Finds where `text` starts for the caller.
-    pub(crate) fn of(caller: Caller, dir: i32, text: &[u8]) -> Result<Base, Stop> {
+    pub(crate) fn of(caller: &Caller, dir: i32, text: &[u8]) -> Result<Base, Stop> {
         if text.is_empty() {
             return Err(Stop::Fail(Errno(libc::ENOENT)));
         }
@@ -186,18 +227,17 @@ impl Base {
     }
 
     /// Continues a symbolic link that stands in a directory of ours.
-    pub(crate) fn of_link(caller: Caller, link: &Located, text: &[u8]) -> Result<Base, Stop> {
+    pub(crate) fn of_link(caller: &Caller, link: &Located, text: &[u8]) -> Result<Base, Stop> {
         if text.first() == Some(&b'/') {
             return Base::of(caller, libc::AT_FDCWD, text);
         }
-        let dir = link.parent.try_clone().map_err(|_| Stop::Native)?;
         Ok(Base {
-            start: Start::Dir(dir),
+            start: Start::Dir(Rc::clone(&link.parent)),
             text: text.to_vec(),
         })
     }
 
-    fn in_proc(caller: Caller, rest: &[u8]) -> Result<Base, Stop> {
+    fn in_proc(caller: &Caller, rest: &[u8]) -> Result<Base, Stop> {
         if let Some(rest) = strip(rest, b"fd") {
             return Base::in_fds(caller, rest);
         }
@@ -225,7 +265,7 @@ impl Base {
         })
     }
 
-    fn in_fds(caller: Caller, rest: &[u8]) -> Result<Base, Stop> {
+    fn in_fds(caller: &Caller, rest: &[u8]) -> Result<Base, Stop> {
         let (number, rest) = match rest.iter().position(|&b| b == b'/') {
             Some(slash) => (&rest[..slash], rest[slash..].trim_ascii_start_slashes()),
             None => (rest, &b""[..]),
@@ -250,13 +290,13 @@ impl Base {
 
     fn at(&self) -> At<'_> {
         match &self.start {
-            Start::Dir(dir) => At::Dir(dir.as_fd()),
+            Start::Dir(dir) => At::Dir(dir.fd.as_fd()),
             Start::Root | Start::File(_) => At::Cwd,
         }
     }
 
     /// Holds the file at the end of the path. `flags` are `O_NOFOLLOW` and `O_DIRECTORY`.
-    pub(crate) fn target(&self, caller: Caller, flags: i32, resolve: u64) -> Result<Target, Stop> {
+    pub(crate) fn target(&self, caller: &Caller, flags: i32, resolve: u64) -> Result<Target, Stop> {
         let fd = match self.start {
             Start::File(number) => {
                 let path = cstring(dir_path(caller, number)).map_err(Stop::Fail)?;
@@ -298,20 +338,14 @@ impl Base {
             None => (&b"."[..], &self.text[..]),
         };
         let parent = match (&self.start, dir) {
-            (Start::Dir(base), b".") => base.try_clone().map_err(|_| Stop::Native)?,
+            (Start::Dir(base), b".") => Rc::clone(base),
             _ => {
                 let dir = cstring(dir).map_err(Stop::Fail)?;
-                fs::open(
-                    self.at(),
-                    &dir,
-                    libc::O_PATH | libc::O_DIRECTORY,
-                    0,
-                    NO_MAGIC,
-                )
-                .map_err(stop)?
+                let flags = libc::O_PATH | libc::O_DIRECTORY;
+                Dir::new(fs::open(self.at(), &dir, flags, 0, NO_MAGIC).map_err(stop)?)
             }
         };
-        let path = join(&outside_of_us(parent.as_fd())?, name);
+        let path = join(&parent.path()?, name);
         Ok(Located {
             parent,
             name: cstring(name).map_err(Stop::Fail)?,
@@ -320,10 +354,21 @@ impl Base {
     }
 }
 
-fn open_dir(caller: Caller, dir: i32) -> Result<Start, Stop> {
+fn open_dir(caller: &Caller, dir: i32) -> Result<Start, Stop> {
+    if dir == libc::AT_FDCWD
+        && let Some(cwd) = caller.cwd.get()
+    {
+        return Ok(Start::Dir(Rc::clone(cwd)));
+    }
     let path = cstring(dir_path(caller, dir)).map_err(Stop::Fail)?;
     match fs::open(At::Cwd, &path, libc::O_PATH | libc::O_DIRECTORY, 0, 0) {
-        Ok(fd) => Ok(Start::Dir(fd)),
+        Ok(fd) => {
+            let opened = Dir::new(fd);
+            if dir == libc::AT_FDCWD {
+                let _ = caller.cwd.set(Rc::clone(&opened));
+            }
+            Ok(Start::Dir(opened))
+        }
         Err(Errno(libc::ENOENT)) if dir != libc::AT_FDCWD => Err(Stop::Fail(Errno(libc::EBADF))),
         Err(Errno(libc::ENOTDIR)) => Err(Stop::Fail(Errno(libc::ENOTDIR))),
         Err(_) => Err(Stop::Native),
@@ -363,7 +408,7 @@ pub(crate) fn join(dir: &[u8], rest: &[u8]) -> Vec<u8> {
 }
 
 /// The absolute path as written, for a call that does not reach a file.
-pub(crate) fn as_written(caller: Caller, dir: i32, text: &[u8]) -> Vec<u8> {
+pub(crate) fn as_written(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
     if text.first() == Some(&b'/') {
         return join(b"", text);
     }
@@ -376,7 +421,7 @@ pub(crate) fn as_written(caller: Caller, dir: i32, text: &[u8]) -> Vec<u8> {
 }
 
 /// What the kernel calls an open file of the caller.
-pub(crate) fn of_descriptor(caller: Caller, fd: i32) -> Sys<Vec<u8>> {
+pub(crate) fn of_descriptor(caller: &Caller, fd: i32) -> Sys<Vec<u8>> {
     fs::readlink(At::Cwd, &cstring(dir_path(caller, fd))?)
 }
 
@@ -388,6 +433,15 @@ pub(crate) fn is_below(path: &[u8], root: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn us() -> Caller {
+        let pid = std::process::id();
+        Caller {
+            tid: pid,
+            pid,
+            cwd: Cwd::default(),
+        }
+    }
 
     #[test]
     fn joining() {
@@ -407,8 +461,8 @@ mod tests {
     #[test]
     fn the_callers_own_proc() {
         let pid = std::process::id();
-        let us = Caller { tid: pid, pid };
-        let of = |text: &[u8]| Base::of(us, libc::AT_FDCWD, text);
+        let us = us();
+        let of = |text: &[u8]| Base::of(&us, libc::AT_FDCWD, text);
         assert!(matches!(of(b"/dev/stdout").unwrap().start, Start::File(1)));
         assert!(matches!(
             of(b"/proc/self/fd/7").unwrap().start,
@@ -425,17 +479,14 @@ mod tests {
 
     #[test]
     fn our_own_descriptors_are_out_of_reach() {
-        let us = Caller {
-            tid: std::process::id(),
-            pid: std::process::id(),
-        };
+        let us = us();
         for text in [&b"/proc/self/../self/fd/0"[..], b"/proc/self/../self/comm"] {
             // Not the caller's /proc/self by its text, and ours by what it leads to.
             let base = Base {
                 start: Start::Root,
                 text: text.to_vec(),
             };
-            assert_eq!(base.target(us, 0, 0).unwrap_err(), Stop::Native);
+            assert_eq!(base.target(&us, 0, 0).unwrap_err(), Stop::Native);
         }
     }
 }

@@ -59,7 +59,7 @@ impl Protected {
     }
 
     /// The same for a caller that sees other paths than we do: by the identity of the directories on the way.
-    pub(crate) fn forbids_elsewhere(&self, caller: Caller, call: Call) -> bool {
+    pub(crate) fn forbids_elsewhere(&self, caller: &Caller, call: Call) -> bool {
         if self.inodes.is_empty() {
             return false;
         }
@@ -126,7 +126,7 @@ impl Protected {
 }
 
 /// Holds the directory that a path of the caller leads into, through the caller's own root.
-fn hold(caller: Caller, place: Place) -> Option<OwnedFd> {
+fn hold(caller: &Caller, place: Place) -> Option<OwnedFd> {
     let open = |path: String| fs::open(At::Cwd, &cstring(path).ok()?, libc::O_PATH, 0, 0).ok();
     let (dir, path) = match place {
         Place::Fd(fd) => return open(format!("/proc/{}/fd/{fd}", caller.tid)),
@@ -164,7 +164,7 @@ pub(crate) fn is_us(target: i64) -> bool {
 }
 
 /// Whether a pidfd of the caller stands for this process.
-pub(crate) fn pidfd_is_us(caller: Caller, pidfd: i32) -> bool {
+pub(crate) fn pidfd_is_us(caller: &Caller, pidfd: i32) -> bool {
     let Ok(path) = cstring(format!("/proc/{}/fdinfo/{pidfd}", caller.tid)) else {
         return false;
     };

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use invigil_schema::{FileOp, NetOp, OsText, ProcessRef};
 
+use crate::paths::Cwd;
 use crate::sys::Sys;
 use crate::sys::fs::{self, At, cstring};
 
@@ -26,6 +27,8 @@ pub(crate) struct Process {
     pub(crate) identity: Identity,
     pub(crate) umask: u32,
     pub(crate) threads: u32,
+    /// Its working directory; None while a thread of it is changing it.
+    pub(crate) cwd: Option<Cwd>,
     /// Its next child is in other namespaces.
     pub(crate) child_differs: bool,
 }
@@ -50,6 +53,8 @@ pub(crate) struct Task {
 pub(crate) enum Pending {
     File(FileOp),
     Net(Vec<NetOp>),
+    /// Not a fact: the working directory changes.
+    Chdir,
     /// What was asked for, and the file that it led to.
     Exec {
         asked: OsText,
@@ -92,11 +97,15 @@ impl Table {
             identity: Identity::Ours,
             umask,
             threads: 0,
+            cwd: Some(Cwd::default()),
             child_differs: false,
         };
         if let Some(parent) = parent.and_then(|p| self.processes.get_mut(&p)) {
             process.parent = Some(parent.id);
             process.umask = parent.umask;
+            if let Some(cwd) = &parent.cwd {
+                process.cwd = Some(Cwd::clone(cwd));
+            }
             process.identity = parent.identity;
             if std::mem::take(&mut parent.child_differs) && process.identity == Identity::Ours {
                 process.identity = Identity::Unchecked;

@@ -1,6 +1,8 @@
 //! A trapped call: what it means, whether it may happen, who makes it.
 
-use invigil_schema::{CallResult, Errno, FileOp, NetOp, Note, OsText, ProcessRef, Tier};
+use invigil_schema::{
+    CallResult, Errno, FileOp, FileOpKind, NetOp, Note, OsText, ProcessRef, Tier,
+};
 
 use super::Observer;
 use super::settle::{Via, Work};
@@ -17,7 +19,7 @@ use crate::sys::{self, seccomp};
 use crate::table::{Identity, Pending, Rights};
 
 /// A trapped call and who made it.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) struct Trapped {
     pub(super) caller: Caller,
     pub(super) process: ProcessRef,
@@ -62,9 +64,9 @@ impl Observer {
             task.native = false;
             task.pid
         });
-        let process = known
-            .and_then(|pid| self.table.processes.get(&pid))
-            .map(|p| p.id);
+        let process = known.and_then(|pid| self.table.processes.get(&pid));
+        let cwd = process.and_then(|p| p.cwd.clone()).unwrap_or_default();
+        let process = process.map(|p| p.id);
         let Some(process) = process else {
             // Nothing unknown goes on.
             if let (Via::Notification(id), Some(listener)) = (via, &self.listener) {
@@ -84,6 +86,7 @@ impl Observer {
             caller: Caller {
                 tid,
                 pid: process.pid,
+                cwd,
             },
             process,
             via,
@@ -103,7 +106,7 @@ impl Observer {
     }
 
     /// Whether the caller sees and may do exactly what we see and may do, so that we may do it for it.
-    fn likeness(&mut self, caller: Caller) -> Likeness {
+    fn likeness(&mut self, caller: &Caller) -> Likeness {
         let Some(process) = self.table.processes.get_mut(&caller.pid) else {
             return Likeness::None;
         };
@@ -129,7 +132,7 @@ impl Observer {
     }
 
     fn on_call(&mut self, trapped: Trapped, call: Call) {
-        let caller = trapped.caller;
+        let caller = &trapped.caller;
         let likeness = self.likeness(caller);
         if let Some(planned) = files::plan(caller, call, likeness) {
             return self.on_file_call(trapped, call, planned);
@@ -175,13 +178,13 @@ impl Observer {
             result,
         };
         let elsewhere =
-            matches!(way, Way::Native) && self.protected.forbids_elsewhere(trapped.caller, call);
+            matches!(way, Way::Native) && self.protected.forbids_elsewhere(&trapped.caller, call);
         if elsewhere || self.protected.forbids(&op) {
             let error = Errno(libc::EACCES);
             return self.refuse_file(trapped, op, RULE, error);
         }
         if matches!(call, Call::Chroot { .. } | Call::Mount { .. }) {
-            self.unsettle(trapped.caller);
+            self.unsettle(&trapped.caller);
         }
         let work = match way {
             Way::Fails(error) => return self.fail_file(trapped, op, error),
@@ -212,7 +215,7 @@ impl Observer {
     }
 
     fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, flags: i32) {
-        let caller = trapped.caller;
+        let caller = &trapped.caller;
         let text = read_path(caller, path).unwrap_or_default();
         let asked: OsText = paths::as_written(caller, dir, &text).into();
         let mut found = asked.clone();
@@ -255,8 +258,28 @@ impl Observer {
         }
     }
 
+    /// Directories that are held may have other names after this.
+    pub(super) fn forget_paths(&mut self, op: &FileOp) {
+        let moves = matches!(
+            op.op,
+            FileOpKind::Rename | FileOpKind::Exchange | FileOpKind::Mount | FileOpKind::Unmount
+        );
+        if !moves {
+            return;
+        }
+        for process in self.table.processes.values() {
+            let Some(dir) = process.cwd.as_ref().and_then(|cwd| cwd.get()) else {
+                continue;
+            };
+            dir.renamed(op.path.as_bytes());
+            if let Some(to) = &op.to {
+                dir.renamed(to.as_bytes());
+            }
+        }
+    }
+
     /// Whatever the process is after this call, it has to be looked at anew.
-    fn unsettle(&mut self, caller: Caller) {
+    fn unsettle(&mut self, caller: &Caller) {
         if let Some(process) = self.table.processes.get_mut(&caller.pid) {
             process.identity = match process.identity {
                 // Each thread can have its own credentials; only one that is alone speaks for its process.
@@ -268,9 +291,7 @@ impl Observer {
     }
 
     fn on_other_call(&mut self, trapped: Trapped, call: Call) {
-        let Trapped {
-            caller, process, ..
-        } = trapped;
+        let (caller, process) = (&trapped.caller, trapped.process);
         match call {
             Call::Umask { mask } => {
                 if let Some(process) = self.table.processes.get_mut(&caller.pid) {
@@ -287,7 +308,19 @@ impl Observer {
                 }
                 self.pass(trapped);
             }
+            Call::Chdir => {
+                if let Some(process) = self.table.processes.get_mut(&caller.pid) {
+                    process.cwd = None;
+                }
+                self.watch(trapped, Pending::Chdir);
+            }
             Call::NewNamespace => {
+                // A shared umask and directory is more than is kept track of.
+                if trapped.arguments[0] & libc::CLONE_FS as u64 != 0
+                    && let Some(process) = self.table.processes.get_mut(&caller.pid)
+                {
+                    process.identity = Identity::Different;
+                }
                 if let Some(process) = self.table.processes.get_mut(&caller.pid) {
                     process.child_differs = true;
                 }
@@ -322,7 +355,7 @@ impl Observer {
                 self.pass(trapped);
             }
             Call::NewListener => {
-                let detail = "it wanted a seccomp listener and was told EBUSY; `--tier ptrace` leaves room for none either, `--tier contract_only` does";
+                let detail = "it wanted a seccomp listener of its own and was told EBUSY: only one can exist";
                 self.note(process, Note::ForeignListener, detail);
                 self.reply(trapped, Reply::Fail(Errno(libc::EBUSY)));
             }

@@ -71,6 +71,8 @@ struct Observer {
     privileged: bool,
     signals_scoped: bool,
     noted: HashSet<(u32, Note)>,
+    /// Lets SIGCHLD in.
+    waiting_mask: libc::sigset_t,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -164,6 +166,7 @@ impl Observer {
             privileged: is_privileged(),
             signals_scoped: prepared.signals_scoped(),
             noted: HashSet::new(),
+            waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
         };
         let mut launched = prepared.start()?;
         observer.killable = launched.killable;
@@ -258,7 +261,7 @@ impl Observer {
             } else {
                 Some(ORPHAN_PATIENCE)
             };
-            if sys::wait_ready(&mut fds, timeout)? == 0 {
+            if sys::wait_ready(&mut fds, timeout, &self.waiting_mask)? == 0 {
                 break;
             }
             if fds[1].revents != 0 {

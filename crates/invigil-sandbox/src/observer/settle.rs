@@ -47,6 +47,7 @@ impl Work {
             Work::Net(op, _) => vec![Action::Net(op)],
             Work::Watch(Pending::Net(ops)) => ops.iter().map(Action::Net).collect(),
             Work::Watch(Pending::Exec { found, .. }) => vec![Action::Exec(found)],
+            Work::Watch(Pending::Chdir) => Vec::new(),
         }
     }
 
@@ -57,6 +58,7 @@ impl Work {
             Work::Net(op, _) => net_what(op),
             Work::Watch(Pending::Net(ops)) => ops.first().map_or_else(Default::default, net_what),
             Work::Watch(Pending::Exec { found, .. }) => ("exec".into(), found.clone()),
+            Work::Watch(Pending::Chdir) => Default::default(),
         }
     }
 }
@@ -141,13 +143,17 @@ impl Observer {
     }
 
     fn do_file(&mut self, trapped: Trapped, mut op: FileOp, act: Act) {
-        self.take_umask(trapped);
+        self.take_umask(&trapped);
         let close_on_exec = op.flags.contains(&OpenFlag::CloseOnExec);
         let done = files::perform(act);
+        self.forget_paths(&op);
         if let Err(Errno(libc::EMFILE | libc::ENFILE)) = done {
             let detail = "out of descriptors: a call was left to the kernel";
             self.note(trapped.process, Note::SupervisorLimit, detail);
             return self.watch(trapped, Pending::File(op));
+        }
+        if done.is_err() && op.op == FileOpKind::Create {
+            op.op = FileOpKind::Open;
         }
         op.result = match &done {
             Ok(_) => CallResult::Ok,
@@ -171,7 +177,7 @@ impl Observer {
     }
 
     /// Files are made with the umask of the caller.
-    fn take_umask(&mut self, trapped: Trapped) {
+    fn take_umask(&mut self, trapped: &Trapped) {
         let wanted = self
             .table
             .processes
@@ -297,7 +303,7 @@ impl Observer {
     }
 
     /// Lets the kernel make a call and looks at what comes of it.
-    fn watch(&mut self, trapped: Trapped, pending: Pending) {
+    pub(super) fn watch(&mut self, trapped: Trapped, pending: Pending) {
         let tid = trapped.caller.tid;
         let Some(task) = self.table.tasks.get_mut(&tid) else {
             return;
@@ -325,6 +331,8 @@ impl Observer {
             // An exec that nobody could watch is still told by its event when it succeeds.
             match pending {
                 Pending::Exec { .. } => task.pending = Some(pending),
+                // Where it is cannot be told, so nothing is kept.
+                Pending::Chdir => {}
                 pending => self.complete(tid, pending, CallResult::Unknown),
             }
         }
@@ -372,6 +380,9 @@ impl Observer {
     /// A call on a file that fails whoever makes it.
     pub(super) fn fail_file(&mut self, trapped: Trapped, mut op: FileOp, error: Errno) {
         op.result = CallResult::Failed(error);
+        if op.op == FileOpKind::Create {
+            op.op = FileOpKind::Open;
+        }
         self.emit(Origin::Kernel, op.into());
         self.reply(trapped, Reply::Fail(error));
     }
@@ -395,6 +406,10 @@ fn is_blocking(pending: &Pending) -> bool {
     let Pending::File(op) = pending else {
         return false;
     };
+    let both = op.flags.contains(&OpenFlag::Read) && op.flags.contains(&OpenFlag::Write);
+    if both || op.flags.contains(&OpenFlag::Nonblocking) {
+        return false;
+    }
     use std::os::unix::ffi::OsStrExt;
     use std::os::unix::fs::FileTypeExt;
     let path = std::path::Path::new(std::ffi::OsStr::from_bytes(op.path.as_bytes()));

@@ -3,14 +3,16 @@
 use std::time::Instant;
 
 use invigil_schema::{
-    CallResult, Errno, ExecFailed, Note, Origin, ProcessExec, ProcessExited, ProcessForked, Tier,
+    CallResult, Errno, ExecFailed, FileOpKind, Note, Origin, ProcessExec, ProcessExited,
+    ProcessForked, Tier,
 };
 
 use super::{ORPHAN_PATIENCE, Observer};
 use crate::api::{Action, Answer, Decision, Request};
 use crate::calls;
 use crate::exec;
-use crate::sys::fs::{self, cstring};
+use crate::paths::Cwd;
+use crate::sys::fs::{self, At, cstring};
 use crate::sys::ptrace::{self, Change, Registers, Waited};
 use crate::sys::{self, Sys};
 use crate::table::{Pending, status_line};
@@ -173,13 +175,33 @@ impl Observer {
             task.restarted = Some(registers.number());
             return;
         }
-        self.complete(tid, pending, CallResult::from_return(result));
+        self.complete_with(tid, pending, result);
+    }
+
+    /// Records a call that the kernel has carried out. A file that it opened is what the descriptor says it is,
+    /// whatever the caller's memory says.
+    fn complete_with(&mut self, tid: u32, mut pending: Pending, result: i64) {
+        let outcome = CallResult::from_return(result);
+        if let Pending::File(op) = &mut pending
+            && matches!(op.op, FileOpKind::Open | FileOpKind::Create)
+        {
+            if outcome.is_ok() {
+                let path = cstring(format!("/proc/{tid}/fd/{result}"));
+                if let Ok(path) = path.and_then(|path| fs::readlink(At::Cwd, &path)) {
+                    op.path = path.into();
+                }
+            } else {
+                op.op = FileOpKind::Open;
+            }
+        }
+        self.complete(tid, pending, outcome);
     }
 
     /// Records what a call has come to.
     pub(super) fn complete(&mut self, tid: u32, pending: Pending, result: CallResult) {
         match pending {
             Pending::File(mut op) => {
+                self.forget_paths(&op);
                 op.result = result;
                 self.emit(Origin::Kernel, op.into());
             }
@@ -187,6 +209,15 @@ impl Observer {
                 for mut op in ops {
                     op.result = result;
                     self.emit(Origin::Kernel, op.into());
+                }
+            }
+            Pending::Chdir => {
+                let pid = self.table.tasks.get(&tid).map_or(0, |task| task.pid);
+                // With threads another change may be under way.
+                if let Some(process) = self.table.processes.get_mut(&pid)
+                    && process.threads <= 1
+                {
+                    process.cwd = Some(Cwd::default());
                 }
             }
             Pending::Exec { asked: path, .. } => {
@@ -346,7 +377,7 @@ impl Observer {
 
     /// A call whose caller was killed in it: it was attempted, and how it ended is not known.
     fn abandon(&mut self, pending: Pending) {
-        if !matches!(pending, Pending::Exec { .. }) {
+        if !matches!(pending, Pending::Exec { .. } | Pending::Chdir) {
             self.complete(0, pending, CallResult::Unknown);
         }
     }
@@ -362,7 +393,7 @@ impl Observer {
             let result = registers.result();
             // A call that is to be made again is trapped again.
             if !(ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&result) {
-                self.complete(tid, pending, CallResult::from_return(result));
+                self.complete_with(tid, pending, result);
             }
         }
         self.resume(tid, 0);

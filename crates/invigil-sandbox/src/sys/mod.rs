@@ -135,15 +135,19 @@ pub(crate) fn pipe() -> Sys<(OwnedFd, OwnedFd)> {
 }
 
 /// Waits until one of the descriptors is ready, `SIGCHLD` arrives or the time is over. `EINTR` is no error.
-pub(crate) fn wait_ready(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> Sys<usize> {
+/// `mask` is the signal mask while it waits.
+pub(crate) fn wait_ready(
+    fds: &mut [libc::pollfd],
+    timeout: Option<Duration>,
+    mask: &libc::sigset_t,
+) -> Sys<usize> {
     let time = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs() as libc::time_t,
         tv_nsec: t.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
-    let mask = current_mask(Some(libc::SIGCHLD));
     // SAFETY: the slice, the time and the mask outlive the call.
-    match check(unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, &mask) }) {
+    match check(unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, time, mask) }) {
         Ok(n) => Ok(n as usize),
         Err(Errno(libc::EINTR)) => Ok(0),
         Err(error) => Err(error),

@@ -1,0 +1,208 @@
+//! Which system calls are trapped, and when.
+
+use crate::calls::{
+    CLONE_IDENTITY, CLONE_UNTRACED, FCHMODAT2, FILE_SETATTR, REMOVEXATTRAT, SETXATTRAT,
+};
+use crate::filter::{Rule, When};
+
+const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+/// Bits of `open` that can change something: not plainly for reading.
+const OPEN_CHANGES: u64 = (libc::O_WRONLY
+    | libc::O_RDWR
+    | libc::O_CREAT
+    | libc::O_TRUNC
+    | libc::O_TMPFILE & !libc::O_DIRECTORY) as u64;
+
+/// What decides how much is trapped.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scope {
+    /// Opens for reading too.
+    pub(crate) reads: bool,
+    /// Landlock keeps signals inside.
+    pub(crate) signals_scoped: bool,
+    /// The supervisor's pid.
+    pub(crate) supervisor: u32,
+}
+
+/// The rules of the filter, the frequent calls first.
+pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
+    let always = |number| Rule {
+        number,
+        when: When::Always,
+    };
+    let open = |number, flags| Rule {
+        number,
+        when: if scope.reads {
+            When::Always
+        } else {
+            When::AnyBit(flags, OPEN_CHANGES as u32)
+        },
+    };
+    let signal = |number| Rule {
+        number,
+        when: if scope.signals_scoped {
+            When::Equals(0, scope.supervisor)
+        } else {
+            When::Always
+        },
+    };
+    let mut rules = vec![
+        open(libc::SYS_openat, 2),
+        Rule {
+            number: libc::SYS_sendto,
+            when: When::NonZero(4),
+        },
+        Rule {
+            number: libc::SYS_clone,
+            when: When::Clone(CLONE_UNTRACED as u32 | CLONE_IDENTITY as u32),
+        },
+        Rule {
+            number: libc::SYS_prctl,
+            when: When::Equals(0, libc::PR_SET_DUMPABLE as u32),
+        },
+        Rule {
+            number: libc::SYS_prlimit64,
+            when: When::Equals(0, scope.supervisor),
+        },
+        Rule {
+            number: libc::SYS_seccomp,
+            when: When::AnyBit(1, NEW_LISTENER as u32),
+        },
+        Rule {
+            number: libc::SYS_unshare,
+            when: When::AnyBit(0, !(libc::CLONE_FILES as u32)),
+        },
+        // Its flags are in memory, where another thread could add CLONE_UNTRACED. Every libc falls back to clone.
+        Rule {
+            number: libc::SYS_clone3,
+            when: When::Refused(libc::ENOSYS as u16),
+        },
+        signal(libc::SYS_kill),
+        signal(libc::SYS_tkill),
+        signal(libc::SYS_tgkill),
+        signal(libc::SYS_rt_sigqueueinfo),
+        signal(libc::SYS_rt_tgsigqueueinfo),
+    ];
+    rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
+    #[cfg(target_arch = "x86_64")]
+    rules.push(open(libc::SYS_open, 1));
+    rules
+}
+
+const ALWAYS: &[i64] = &[
+    libc::SYS_execve,
+    libc::SYS_execveat,
+    libc::SYS_openat2,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
+    libc::SYS_unlinkat,
+    libc::SYS_mkdirat,
+    libc::SYS_mknodat,
+    libc::SYS_renameat2,
+    libc::SYS_linkat,
+    libc::SYS_symlinkat,
+    libc::SYS_fchmod,
+    libc::SYS_fchmodat,
+    FCHMODAT2,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    libc::SYS_truncate,
+    libc::SYS_utimensat,
+    libc::SYS_setxattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr,
+    SETXATTRAT,
+    libc::SYS_removexattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_fremovexattr,
+    REMOVEXATTRAT,
+    FILE_SETATTR,
+    libc::SYS_mount,
+    libc::SYS_move_mount,
+    libc::SYS_umount2,
+    libc::SYS_chroot,
+    libc::SYS_pivot_root,
+    libc::SYS_chdir,
+    libc::SYS_fchdir,
+    libc::SYS_umask,
+    libc::SYS_setuid,
+    libc::SYS_setgid,
+    libc::SYS_setreuid,
+    libc::SYS_setregid,
+    libc::SYS_setresuid,
+    libc::SYS_setresgid,
+    libc::SYS_setfsuid,
+    libc::SYS_setfsgid,
+    libc::SYS_setgroups,
+    libc::SYS_capset,
+    libc::SYS_setns,
+    libc::SYS_landlock_restrict_self,
+    libc::SYS_ptrace,
+    libc::SYS_process_vm_readv,
+    libc::SYS_process_vm_writev,
+    libc::SYS_pidfd_getfd,
+    libc::SYS_pidfd_send_signal,
+    libc::SYS_io_uring_setup,
+    libc::SYS_open_by_handle_at,
+    libc::SYS_bpf,
+    libc::SYS_init_module,
+    libc::SYS_finit_module,
+    libc::SYS_kexec_load,
+];
+
+#[cfg(target_arch = "x86_64")]
+const ALWAYS_OLD: &[i64] = &[
+    libc::SYS_creat,
+    libc::SYS_mkdir,
+    libc::SYS_mknod,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_symlink,
+    libc::SYS_link,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const ALWAYS_OLD: &[i64] = &[38];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::calls::decode;
+
+    #[test]
+    fn whatever_is_trapped_can_be_decoded() {
+        let scope = Scope {
+            reads: true,
+            signals_scoped: false,
+            supervisor: 1,
+        };
+        for rule in rules(scope) {
+            let refused = matches!(rule.when, When::Refused(_));
+            assert!(refused || decode(rule.number, [0; 6]).is_some(), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn no_number_is_there_twice() {
+        let scope = Scope {
+            reads: false,
+            signals_scoped: true,
+            supervisor: 1,
+        };
+        let mut numbers: Vec<_> = rules(scope).iter().map(|r| r.number).collect();
+        let all = numbers.len();
+        numbers.sort_unstable();
+        numbers.dedup();
+        assert_eq!(numbers.len(), all);
+    }
+}

@@ -1,0 +1,251 @@
+//! A program cannot tell that it is watched, whatever it does.
+
+use crate::harness::{modes, same_as_bare, tools};
+
+#[test]
+fn a_thread_that_is_not_the_leader_loads_a_program() {
+    same_as_bare(&["threaded_exec"], |run| {
+        let execs = run.of("process_exec");
+        assert_eq!(execs.len(), 2, "{execs:?}");
+        assert_eq!(execs[0]["process"], execs[1]["process"]);
+        assert!(
+            execs[1]["executable"].as_str().unwrap().contains("true"),
+            "{execs:?}"
+        );
+    });
+}
+
+#[test]
+fn vfork_and_posix_spawn() {
+    same_as_bare(&["spawns"], |run| {
+        assert_eq!(run.of("process_exec").len(), 3);
+        let failed = run.of("exec_failed");
+        assert_eq!(failed.len(), 1);
+        assert_eq!(failed[0]["path"], "/nonexistent/true");
+        assert_eq!(failed[0]["error"], "ENOENT");
+    });
+}
+
+#[test]
+fn clone3() {
+    same_as_bare(&["clone3"], |run| {
+        let [op] = run.on("by-clone3")[..] else {
+            panic!()
+        };
+        let child = run.of("process_forked")[1];
+        assert_eq!(op["process"], child["process"]);
+    });
+}
+
+#[test]
+fn descriptors_links_and_everything_with_files() {
+    same_as_bare(&["descriptors"], |run| {
+        let mode = run.mode;
+        assert_eq!(
+            run.on("held")
+                .iter()
+                .filter(|op| op["op"] == "open" && op["result"] == "ok")
+                .count(),
+            3,
+            "{mode:?}"
+        );
+        assert_eq!(run.on("made-through-link")[0]["op"], "create", "{mode:?}");
+        let link = run.on("link");
+        assert!(
+            link.iter().any(|op| op["result"] == "ELOOP"),
+            "{mode:?} {link:?}"
+        );
+        assert!(
+            link.iter().any(|op| op["result"] == "EEXIST"),
+            "{mode:?} {link:?}"
+        );
+        let tmp = run
+            .of("file_op")
+            .into_iter()
+            .find(|op| op["op"] == "link")
+            .unwrap();
+        assert_eq!(tmp["to"], run.work().join("named").to_str().unwrap());
+    });
+}
+
+#[test]
+fn a_deleted_working_directory() {
+    same_as_bare(&["deleted_cwd"], |_| {});
+}
+
+#[test]
+fn very_long_paths_are_whole() {
+    same_as_bare(&["long_paths"], |run| {
+        let made = run
+            .of("file_op")
+            .into_iter()
+            .find(|op| op["op"] == "create")
+            .unwrap();
+        let path = made["path"].as_str().unwrap();
+        // The kernel itself cannot name a path of more than a page; what it can name is whole.
+        assert!(path.ends_with("/deep"), "{path}");
+        let too_long = run
+            .of("file_op")
+            .into_iter()
+            .filter(|op| op["result"] == "ENAMETOOLONG");
+        assert_eq!(too_long.count(), 2);
+    });
+}
+
+#[test]
+fn names_that_are_not_text_keep_their_bytes() {
+    same_as_bare(&["not_utf8"], |run| {
+        let made = run
+            .of("file_op")
+            .into_iter()
+            .find(|op| op["op"] == "create")
+            .unwrap();
+        assert!(made["path"]["base64"].is_string(), "{made}");
+    });
+}
+
+#[test]
+fn descriptors_that_travel_between_processes() {
+    same_as_bare(&["passing"], |run| assert_eq!(run.on("passed").len(), 1));
+}
+
+#[test]
+fn openat2_and_its_restrictions() {
+    same_as_bare(&["beneath"], |run| {
+        let results: Vec<_> = run
+            .of("file_op")
+            .iter()
+            .map(|op| op["result"].clone())
+            .collect();
+        assert!(results.contains(&"EXDEV".into()), "{results:?}");
+        assert_eq!(run.on("jail/new").len(), 1);
+    });
+}
+
+#[test]
+fn a_storm_of_signals_interrupts_nothing() {
+    same_as_bare(&["interrupted"], |run| {
+        assert_eq!(run.of("file_op").len(), 6000, "{:?}", run.mode);
+    });
+}
+
+#[test]
+fn stopping_and_continuing() {
+    same_as_bare(&["stopped"], |run| assert_eq!(run.on("s").len(), 100));
+}
+
+#[test]
+fn fifos_and_the_terminal_that_is_not_there() {
+    same_as_bare(&["fifo"], |run| {
+        assert!(
+            run.of("file_op")
+                .iter()
+                .any(|op| op["path"] == "/dev/tty" && op["result"] == "ENXIO")
+        );
+    });
+}
+
+#[test]
+fn every_umask() {
+    same_as_bare(&["masks"], |_| {});
+}
+
+#[test]
+fn another_user_inside_keeps_its_rights_and_no_more() {
+    same_as_bare(&["become"], |_| {});
+}
+
+#[test]
+fn many_at_once() {
+    same_as_bare(&["crowd"], |run| assert_eq!(run.on("crowd").len(), 32));
+}
+
+#[test]
+fn callers_that_die_while_they_connect() {
+    same_as_bare(&["killed_connecting"], |_| {});
+}
+
+#[test]
+fn ten_thousand_processes() {
+    same_as_bare(&["storm", "10000"], |run| {
+        assert_eq!(run.of("process_exited").len(), 10_001)
+    });
+}
+
+/// The file that was opened and the file that is reported are one, though another thread changes the name all the time.
+#[test]
+fn a_race_for_the_name_is_lost() {
+    let Some(traps) = &tools().traps else { return };
+    for mode in modes().into_iter().filter(|mode| mode.tier == "notify") {
+        let run = mode.run(&[], &[traps.to_str().unwrap(), "racing"]);
+        assert_eq!(run.code, 0);
+        // Mixed names such as "gvil" can be read; each must then exist.
+        for op in run.of("file_op") {
+            if op["result"] == "ok" {
+                assert!(
+                    std::path::Path::new(op["path"].as_str().unwrap()).exists(),
+                    "{op}"
+                );
+            }
+        }
+        let made = std::fs::read_dir(run.work()).unwrap().count();
+        let created = run
+            .of("file_op")
+            .iter()
+            .filter(|op| op["op"] == "create")
+            .count();
+        assert_eq!(made, created);
+    }
+}
+
+#[test]
+fn user_namespaces_and_other_roots() {
+    for mode in modes() {
+        let script = "mkdir in-namespace && : > in-namespace/file";
+        let program = ["unshare", "-Urm", "sh", "-c", script];
+        let (code, _) = mode.bare(&program);
+        if code != 0 {
+            eprintln!("skipped: there are no user namespaces here");
+            return;
+        }
+        let run = mode.run(&[], &program);
+        assert_eq!(run.code, 0, "{mode:?} {}", run.output);
+        run.complete();
+        assert_eq!(run.on("in-namespace").len(), 1, "{mode:?}");
+        assert_eq!(run.on("in-namespace/file").len(), 1, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_supervisor_without_descriptors_to_spare() {
+    for mode in modes() {
+        let dir = crate::harness::open_dir();
+        let work = mode.watch(dir.path(), &[]);
+        let script = "ulimit -n 13; exec \"$@\"";
+        let mut command = mode.command("sh");
+        command.args(["-c", script, "sh"]);
+        // The options of `watch`, behind the limit.
+        let arguments: Vec<_> = work.get_args().collect();
+        let watch = if mode.root || !crate::harness::is_root() {
+            command.arg(work.get_program());
+            &arguments[..]
+        } else {
+            let at = arguments.iter().position(|a| *a == "--").unwrap();
+            &arguments[at + 1..]
+        };
+        command.args(watch).args([
+            "sh",
+            "-c",
+            "for i in 1 2 3 4 5; do : > f$i; mv f$i g$i; rm g$i; done",
+        ]);
+        command.current_dir(dir.path());
+        let (code, output) = crate::harness::finish(command);
+        assert_eq!(code, 0, "{mode:?} {output}");
+        let facts = crate::harness::read_facts(dir.path());
+        let ops = facts
+            .iter()
+            .filter(|f| f["kind"] == "file_op" && f["data"]["result"] == "ok")
+            .count();
+        assert_eq!(ops, 15, "{mode:?}");
+    }
+}

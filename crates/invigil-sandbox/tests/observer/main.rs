@@ -1,0 +1,11 @@
+//! The observer against real programs, hostile ones included: as root and as somebody else, in both tiers.
+//! Run with `cargo test -p invigil-sandbox`, which also builds the example that is used here.
+
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "these are tests")]
+
+mod facts;
+mod fidelity;
+mod harness;
+mod lifecycle;
+mod protection;
+mod terminal;
