@@ -3,11 +3,12 @@
 use std::path::Path;
 
 use invigil_audit::{
-    Correlation, DiffDoc, Fact, Health, HealthDoc, Ignore, Side, Summary, SummaryDoc, Surface, SurfaceDoc, View,
-    diff,
+    Correlation, DiffDoc, Fact, Health, HealthDoc, Ignore, Side, Summary, SummaryDoc, Surface,
+    SurfaceDoc, View, diff,
 };
 use invigil_journal::archive::{
-    self, ArchiveError, Derived, Expected, Member, PackError, Packed, Packing, Verified, ViewError, Views,
+    self, ArchiveError, Derived, Expected, Member, PackError, Packed, Packing, Verified, ViewError,
+    Views,
 };
 use invigil_journal::{Error, Reader, Record, RunRef, StoreError};
 use invigil_schema::{Event, Origin, RunId};
@@ -43,9 +44,18 @@ impl Views for Evidence {
     }
 
     fn finish(&mut self, out: &mut Derived) -> Result<(), ViewError> {
-        out.write(Member::CapabilitySurface, &document(&self.surface.document())?)?;
-        out.write(Member::CorrelationReport, &document(&self.correlation.document())?)?;
-        out.write(Member::ObservationHealth, &document(&self.health.document())?)
+        out.write(
+            Member::CapabilitySurface,
+            &document(&self.surface.document())?,
+        )?;
+        out.write(
+            Member::CorrelationReport,
+            &document(&self.correlation.document())?,
+        )?;
+        out.write(
+            Member::ObservationHealth,
+            &document(&self.health.document())?,
+        )
     }
 }
 
@@ -77,7 +87,9 @@ impl Evidence {
                 "success": finished.success,
                 "window_elapsed_ms": finished.window_elapsed_ms,
             }),
-            Event::RunFailed(failed) => json!({ "failure": failed.failure, "reason": failed.reason }),
+            Event::RunFailed(failed) => {
+                json!({ "failure": failed.failure, "reason": failed.reason })
+            }
             _ => return None,
         };
         line["schema"] = LIFECYCLE_SCHEMA.into();
@@ -127,8 +139,16 @@ pub enum EvidenceError {
 
 /// Packs a run into one file. The same journal gives the same bytes.
 pub fn export(run: &RunRef, target: &Path, overwrite: bool) -> Result<Packed, EvidenceError> {
-    let packing = Packing { overwrite, ..Packing::default() };
-    Ok(archive::pack(run.storage(), target, &mut Evidence::default(), &packing)?)
+    let packing = Packing {
+        overwrite,
+        ..Packing::default()
+    };
+    Ok(archive::pack(
+        run.storage(),
+        target,
+        &mut Evidence::default(),
+        &packing,
+    )?)
 }
 
 /// Checks an archive in every respect, the views against the journal too.
@@ -200,7 +220,10 @@ fn each(run: &RunRef, mut take: impl FnMut(&Fact<'_>)) -> Result<String, StoreEr
             let event = envelope.event();
             take(&Fact::of(&envelope, &event));
         }
-        Ok(reader.head().map(|head| head.hash.to_string()).unwrap_or_default())
+        Ok(reader
+            .head()
+            .map(|head| head.hash.to_string())
+            .unwrap_or_default())
     };
     read().map_err(|error| run.error(error))
 }

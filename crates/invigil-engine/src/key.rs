@@ -36,7 +36,11 @@ fn make(home: &Path, path: &Path) -> io::Result<()> {
         filled += rustix::rand::getrandom(&mut key[filled..], flags)?;
     }
     let draft = path.with_extension(format!("key.{}", uuid::Uuid::now_v7().simple()));
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
     let linked = file
         .write_all(&key)
         .and_then(|()| file.sync_all())
@@ -57,8 +61,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::new(directory.path().join("home"));
         let keys: Vec<[u8; 32]> = std::thread::scope(|scope| {
-            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| of(&store).unwrap())).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| of(&store).unwrap()))
+                .collect();
+            threads
+                .into_iter()
+                .map(|thread| thread.join().unwrap())
+                .collect()
         });
         assert!(keys.iter().all(|key| *key == keys[0] && *key != [0; 32]));
         assert_eq!(fs::read_dir(store.home()).unwrap().count(), 1);

@@ -32,19 +32,29 @@ impl Relay {
             Some(limit) => Some(Counted::new(limit, spec.stdout, control)?),
             None => None,
         };
-        Ok(Relay { stdout: spec.stdout, counted })
+        Ok(Relay {
+            stdout: spec.stdout,
+            counted,
+        })
     }
 
     /// What the command gets as stdout and stderr.
     pub(crate) fn ends(&self) -> (Stdio, Stdio) {
         let owned = |fd: io::Result<OwnedFd>| fd.map_or(Stdio::Null, Stdio::Fd);
-        if let Some(Counted { ends: (stdout, stderr), .. }) = &self.counted {
+        if let Some(Counted {
+            ends: (stdout, stderr),
+            ..
+        }) = &self.counted
+        {
             let clone = |end: &PipeWriter| owned(end.try_clone().map(OwnedFd::from));
             return (clone(stdout), clone(stderr));
         }
         match self.stdout {
             Output::Stdout => (Stdio::Inherit, Stdio::Inherit),
-            Output::Stderr => (owned(io::stderr().as_fd().try_clone_to_owned()), Stdio::Inherit),
+            Output::Stderr => (
+                owned(io::stderr().as_fd().try_clone_to_owned()),
+                Stdio::Inherit,
+            ),
         }
     }
 
@@ -70,11 +80,18 @@ impl Counted {
                 true => relay(reader, io::stdout(), &total, limit, &control),
                 false => relay(reader, io::stderr(), &total, limit, &control),
             };
-            std::thread::Builder::new().name("output".into()).spawn(body)
+            std::thread::Builder::new()
+                .name("output".into())
+                .spawn(body)
         };
-        let threads =
-            vec![spawn(out_reader, stdout == Output::Stdout)?, spawn(err_reader, false)?];
-        Ok(Counted { ends: (out, err), threads })
+        let threads = vec![
+            spawn(out_reader, stdout == Output::Stdout)?,
+            spawn(err_reader, false)?,
+        ];
+        Ok(Counted {
+            ends: (out, err),
+            threads,
+        })
     }
 }
 
@@ -96,7 +113,9 @@ fn relay(
         };
         let before = total.fetch_add(read as u64, Ordering::SeqCst);
         let room = usize::try_from(limit.saturating_sub(before)).unwrap_or(usize::MAX);
-        let written = writer.write_all(&chunk[..read.min(room)]).and_then(|()| writer.flush());
+        let written = writer
+            .write_all(&chunk[..read.min(room)])
+            .and_then(|()| writer.flush());
         if read > room {
             control.end(StopReason::Budget);
         }

@@ -40,7 +40,9 @@ impl Recorder {
         let event = self.redactor.event(event);
         let journal = self.journal.read().unwrap_or_else(PoisonError::into_inner);
         let written = match &*journal {
-            Some(journal) => journal.append(origin, &event).and_then(|ticket| ticket.written()),
+            Some(journal) => journal
+                .append(origin, &event)
+                .and_then(|ticket| ticket.written()),
             None => Err(closed()),
         };
         written.inspect_err(|error| self.fail(error))
@@ -69,7 +71,11 @@ impl Recorder {
 
     /// Makes everything durable. No more records come.
     pub(crate) fn close(&self) -> Result<Head, Error> {
-        let journal = self.journal.write().unwrap_or_else(PoisonError::into_inner).take();
+        let journal = self
+            .journal
+            .write()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         journal.map_or_else(|| Err(closed()), Journal::close)
     }
 }
@@ -84,7 +90,11 @@ pub(crate) struct Facts(pub(crate) Arc<Recorder>);
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
         self.0.processes.take(&event);
-        self.0.written.lock().unwrap_or_else(PoisonError::into_inner).take(&event);
+        self.0
+            .written
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take(&event);
         self.0.record(origin, &event).map_err(Into::into)
     }
 }

@@ -7,10 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 
-use invigil_journal::{Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError};
+use invigil_journal::{
+    Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError,
+};
 use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Stdio, launch};
 use invigil_schema::{
-    Event, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure, Tier,
+    Event, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure,
+    Tier,
 };
 
 use crate::channel::{Channel, Peer};
@@ -81,7 +84,9 @@ pub enum RunError {
     #[error("cannot make a socket for the agent's own reports: {0}")]
     Channel(#[source] io::Error),
     /// The journal could not be written any more; every process of the run was killed.
-    #[error("run {run_id} could not be recorded any more, and every process of it was killed: {why}")]
+    #[error(
+        "run {run_id} could not be recorded any more, and every process of it was killed: {why}"
+    )]
     Record {
         /// Which run.
         run_id: RunId,
@@ -89,7 +94,9 @@ pub enum RunError {
         why: String,
     },
     /// The observer failed; every process of the run was killed.
-    #[error("run {run_id} could not be watched any more, and every process of it was killed: {why}")]
+    #[error(
+        "run {run_id} could not be watched any more, and every process of it was killed: {why}"
+    )]
     Watch {
         /// Which run.
         run_id: RunId,
@@ -105,7 +112,9 @@ impl Engine {
         let key = key::of(&self.store).map_err(RunError::Key)?;
         let channel = Channel::open(&self.runtime_dir).map_err(RunError::Channel)?;
         let clock = Arc::clone(&self.clock);
-        let created = self.store.create(&run_id, clock, Options::default(), &self.writer);
+        let created = self
+            .store
+            .create(&run_id, clock, Options::default(), &self.writer);
         let (run, journal) = created?;
         let recorder = Arc::new(Recorder::new(journal, Redactor::new(key), control.clone()));
         let lost = |error: JournalError| RunError::Record {
@@ -114,13 +123,23 @@ impl Engine {
         };
         let started = self.started(spec).into();
         recorder.record(Origin::Runtime, &started).map_err(lost)?;
-        let (end, tier) = Watch { engine: self, spec, run_id: &run_id, recorder: &recorder, channel: &channel, control }.run()?;
+        let (end, tier) = Watch {
+            engine: self,
+            spec,
+            run_id: &run_id,
+            recorder: &recorder,
+            channel: &channel,
+            control,
+        }
+        .run()?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });
         }
         for file in recorder.take_written().finals() {
-            recorder.record(Origin::Kernel, &file.into()).map_err(lost)?;
+            recorder
+                .record(Origin::Kernel, &file.into())
+                .map_err(lost)?;
         }
         let last: Event = match &end {
             End::Finished(finished) => finished.clone().into(),
@@ -129,8 +148,18 @@ impl Engine {
         recorder.record(Origin::Runtime, &last).map_err(lost)?;
         let head = recorder.close().map_err(lost)?;
         let noted = Index::note(&self.store, &run);
-        let warnings = noted.err().map(|error| error.to_string()).into_iter().collect();
-        Ok(RunOutcome { run, end, tier, head, warnings })
+        let warnings = noted
+            .err()
+            .map(|error| error.to_string())
+            .into_iter()
+            .collect();
+        Ok(RunOutcome {
+            run,
+            end,
+            tier,
+            head,
+            warnings,
+        })
     }
 
     fn started(&self, spec: &RunSpec) -> RunStarted {
@@ -166,7 +195,11 @@ impl Watch<'_> {
         let tiers = tiers(self.spec);
         for (at, &tier) in tiers.iter().enumerate() {
             let relay = Relay::new(self.spec, self.control).map_err(RunError::Channel)?;
-            let launched = launch(self.launch_spec(tier, &relay), Facts(Arc::clone(self.recorder)), AllowAll);
+            let launched = launch(
+                self.launch_spec(tier, &relay),
+                Facts(Arc::clone(self.recorder)),
+                AllowAll,
+            );
             match launched {
                 Ok(handle) => {
                     let end = self.attend(Arc::new(handle), tier, relay)?;
@@ -234,10 +267,16 @@ impl Watch<'_> {
         };
         let why = match outcome.killed {
             Some(Killed::SinkFailed(why)) => {
-                return Err(RunError::Record { run_id: self.run_id.clone(), why });
+                return Err(RunError::Record {
+                    run_id: self.run_id.clone(),
+                    why,
+                });
             }
             Some(Killed::ObserverFailed(why)) => {
-                return Err(RunError::Watch { run_id: self.run_id.clone(), why });
+                return Err(RunError::Watch {
+                    run_id: self.run_id.clone(),
+                    why,
+                });
             }
             Some(Killed::Asked) | None => self.control.stopped(),
         };
@@ -266,9 +305,10 @@ fn tiers(spec: &RunSpec) -> Vec<Tier> {
 fn not_started(error: &LaunchError) -> RunFailed {
     let (failure, advice) = match error {
         LaunchError::NotFound { .. } => (SpawnFailure::NotFound, "; is it installed, and in PATH?"),
-        LaunchError::NotExecutable { .. } => {
-            (SpawnFailure::NotExecutable, "; is it a program, and may you execute it?")
-        }
+        LaunchError::NotExecutable { .. } => (
+            SpawnFailure::NotExecutable,
+            "; is it a program, and may you execute it?",
+        ),
         LaunchError::NoCommand
         | LaunchError::ZeroByte
         | LaunchError::Cwd { .. }
@@ -276,5 +316,8 @@ fn not_started(error: &LaunchError) -> RunFailed {
         | LaunchError::Sink(_)
         | LaunchError::System { .. } => (SpawnFailure::Internal, ""),
     };
-    RunFailed { failure, reason: format!("{error}{advice}") }
+    RunFailed {
+        failure,
+        reason: format!("{error}{advice}"),
+    }
 }

@@ -62,7 +62,10 @@ impl<'a> Watchdog<'a> {
         let mut sample_at = begun + SAMPLE;
         loop {
             let look_at = reports.are_expected().then(|| Instant::now() + LOOK);
-            let next = [term_at, kill_at, look_at].into_iter().flatten().fold(sample_at, Instant::min);
+            let next = [term_at, kill_at, look_at]
+                .into_iter()
+                .flatten()
+                .fold(sample_at, Instant::min);
             let over = self.sleep_until(next);
             reports.read(&|origin, event| self.recorder.try_record(origin, &event));
             if over {
@@ -102,7 +105,12 @@ struct Reports {
 
 impl Reports {
     fn new(spec: &RunSpec, run_id: &RunId) -> Reports {
-        let sdk = |file| (GrowingFile::new(file), SdkReader::new(run_id.clone(), None, None));
+        let sdk = |file| {
+            (
+                GrowingFile::new(file),
+                SdkReader::new(run_id.clone(), None, None),
+            )
+        };
         let decisions = |file| (GrowingFile::new(file), DecisionReader::new(run_id.clone()));
         Reports {
             sdk: spec.events_file.clone().map(sdk),

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
-use crate::commands::{run, runs, show, verify};
+use crate::commands::{diff, doctor, export, run, runs, show, verify};
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
 #[derive(Debug, Parser)]
@@ -24,7 +24,10 @@ pub(crate) enum Command {
     Run(run::Run),
     Runs(runs::Runs),
     Show(show::Show),
+    Export(export::Export),
     Verify(verify::Verify),
+    Diff(diff::Diff),
+    Doctor(doctor::Doctor),
 }
 
 /// Reads the command line. Wrong use ends with 125, not with a code that could be the command's own.

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use invigil_engine::{RunError, SpecError};
+use invigil_audit::IgnoreError;
+use invigil_engine::{EvidenceError, RunError, SpecError};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_schema::{ExitCode, RunIdError};
 
@@ -28,6 +29,12 @@ pub(crate) enum CliError {
     Spec(#[from] SpecError),
     #[error(transparent)]
     Run(#[from] RunError),
+    #[error("--sha256 is the digest of an archive, and this is none: use --head for a run")]
+    OnlyArchives,
+    #[error(transparent)]
+    Evidence(#[from] EvidenceError),
+    #[error(transparent)]
+    Ignore(#[from] IgnoreError),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -51,6 +58,9 @@ impl CliError {
             | CliError::Signals(_)
             | CliError::Spec(_)
             | CliError::Run(_)
+            | CliError::OnlyArchives
+            | CliError::Evidence(_)
+            | CliError::Ignore(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::Output(_) => ExitCode::Invigil,

@@ -1,5 +1,8 @@
 //! The commands, one file each.
 
+pub(crate) mod diff;
+pub(crate) mod doctor;
+pub(crate) mod export;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod show;
@@ -21,7 +24,10 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Run(command) => command.execute(&store),
         Command::Runs(command) => command.execute(&store),
         Command::Show(command) => command.execute(&store),
+        Command::Export(command) => command.execute(&store),
         Command::Verify(command) => command.execute(&store),
+        Command::Diff(command) => command.execute(&store),
+        Command::Doctor(command) => command.execute(),
     }
 }
 
@@ -48,6 +54,13 @@ fn find(store: &Store, name: &str) -> Result<RunRef, StoreError> {
         return RunRef::at(Path::new(name));
     }
     store.find(name)
+}
+
+/// Whether a person means an archive, and not a run or a directory.
+fn is_archive(name: &str) -> bool {
+    let path = Path::new(name);
+    let named = name.ends_with(".tar.gz") || name.ends_with(".tgz");
+    named || path.is_file() && !name.ends_with(".ndjson")
 }
 
 fn tell(refreshed: &Refreshed) {

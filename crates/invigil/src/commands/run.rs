@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec};
+use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec, summary};
 use invigil_journal::{Store, SystemClock};
 use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
-use crate::ui;
+use crate::{summary as view, ui};
 
 /// Run a command under watch and record what it does
 ///
@@ -120,7 +120,9 @@ fn variable(text: &str) -> Result<(OsString, OsString), String> {
 
 fn size(text: &str) -> Result<u64, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let number: u64 = digits.parse().map_err(|_| "it must begin with a number".to_owned())?;
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "it must begin with a number".to_owned())?;
     let factor: u64 = match &text[digits.len()..] {
         "" | "B" => 1,
         "K" | "KiB" => 1 << 10,
@@ -129,9 +131,15 @@ fn size(text: &str) -> Result<u64, String> {
         "kB" | "KB" => 1_000,
         "MB" => 1_000_000,
         "GB" => 1_000_000_000,
-        unit => return Err(format!("{unit:?} is not a unit: B, KiB, MiB, GiB, kB, MB, GB")),
+        unit => {
+            return Err(format!(
+                "{unit:?} is not a unit: B, KiB, MiB, GiB, kB, MB, GB"
+            ));
+        }
     };
-    number.checked_mul(factor).ok_or_else(|| "it is too large".to_owned())
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| "it is too large".to_owned())
 }
 
 impl Run {
@@ -170,7 +178,11 @@ impl Run {
             events_file: self.events.clone(),
             decisions_file: self.decisions.clone(),
             max_output: self.max_output,
-            stdout: if self.json { Output::Stderr } else { Output::Stdout },
+            stdout: if self.json {
+                Output::Stderr
+            } else {
+                Output::Stdout
+            },
             ..RunSpec::new(self.command.clone())
         }
     }
@@ -179,12 +191,16 @@ impl Run {
         let result = result(outcome, code);
         if let Some(path) = &self.status {
             let written = std::fs::write(path, format!("{result}\n"));
-            written.map_err(|source| CliError::Status { path: path.clone(), source })?;
+            written.map_err(|source| CliError::Status {
+                path: path.clone(),
+                source,
+            })?;
         }
         if self.json {
             writeln!(io::stdout(), "{result}")?;
         } else if !self.quiet {
-            ui::say(format_args!("{result}"));
+            let summary = summary(&outcome.run)?;
+            view::print(&mut anstream::stderr().lock(), &outcome.run, &summary)?;
         }
         Ok(())
     }
@@ -192,7 +208,9 @@ impl Run {
 
 /// Where sockets may be made: a directory of the user's own, where there is one.
 fn runtime_dir() -> PathBuf {
-    let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    let own = std::env::var_os("XDG_RUNTIME_DIR")
+        .map(PathBuf::from)
+        .filter(|path| path.is_dir());
     own.unwrap_or_else(std::env::temp_dir)
 }
 

@@ -4,32 +4,56 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
+use invigil_engine::summary;
 use invigil_journal::{Record, RunRef, Store};
 use invigil_schema::Origin;
 
 use super::find;
 use crate::describe::describe;
 use crate::error::CliError;
+use crate::summary as view;
 use crate::ui::{self, BOLD, DIM};
 
 /// How long a follower waits before it looks again.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Show what is in a run's journal
+/// Show what a run did
+///
+/// A summary, or the parts that are asked for in full.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
     /// A run's id, the beginning of one, `last`, or a path to a copy of a run directory
     run: String,
 
-    /// Begin with this record
-    #[arg(long, value_name = "SEQ", default_value_t = 0)]
-    from: u64,
+    /// The process tree
+    #[arg(long)]
+    processes: bool,
 
-    /// Keep going while the run does
+    /// Every file that was changed
+    #[arg(long)]
+    files: bool,
+
+    /// Every address
+    #[arg(long)]
+    network: bool,
+
+    /// Everything that was refused
+    #[arg(long)]
+    denials: bool,
+
+    /// The records of the journal, one by one
+    #[arg(long)]
+    events: bool,
+
+    /// With --events: begin with this record
+    #[arg(long, value_name = "SEQ", requires = "events")]
+    from: Option<u64>,
+
+    /// The records as they come, while the run goes on
     #[arg(long, short)]
     follow: bool,
 
-    /// The records as they are, one JSON object a line
+    /// JSON on stdout: one object, or with --events and --follow the records word for word, one a line
     #[arg(long)]
     json: bool,
 }
@@ -37,12 +61,40 @@ pub(crate) struct Show {
 impl Show {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
         let run = find(store, &self.run)?;
+        if self.events || self.follow {
+            return self.records(&run);
+        }
+        let summary = summary(&run)?;
+        let mut out = anstream::stdout().lock();
+        if self.json {
+            writeln!(out, "{}", serde_json::json!(summary))?;
+            return Ok(0);
+        }
+        if self.processes {
+            view::processes(&mut out, &summary)?;
+        }
+        if self.files {
+            view::files(&mut out, &summary)?;
+        }
+        if self.network {
+            view::network(&mut out, &summary)?;
+        }
+        if self.denials {
+            view::denials(&mut out, &summary)?;
+        }
+        if !(self.processes || self.files || self.network || self.denials) {
+            view::print(&mut out, &run, &summary)?;
+        }
+        Ok(0)
+    }
+
+    fn records(&self, run: &RunRef) -> Result<u8, CliError> {
         let mut out = anstream::stdout().lock();
         if !self.json {
             writeln!(out, "{BOLD}run{BOLD:#} {}", run.run_id())?;
             writeln!(out, "{DIM}in  {}{DIM:#}", run.directory().display())?;
         }
-        let mut reader = self.reader(&run)?;
+        let mut reader = self.reader(run)?;
         loop {
             // Asked before reading: whatever a writer wrote before it ended is then seen.
             let live = self.follow && run.is_live();
@@ -64,9 +116,10 @@ impl Show {
     }
 
     fn reader(&self, run: &RunRef) -> Result<invigil_journal::Reader, CliError> {
+        let from = self.from.unwrap_or(0);
         loop {
             let live = self.follow && run.is_live();
-            if let Some(reader) = run.read(self.from)? {
+            if let Some(reader) = run.read(from)? {
                 return Ok(reader);
             }
             if !live {
@@ -75,10 +128,7 @@ impl Show {
                     .ok_or(CliError::Journal(invigil_journal::Error::Missing))?;
                 while reader.next().map_err(|error| run.error(error))?.is_some() {}
                 let end = reader.head().map_or(0, |head| head.seq);
-                return Err(CliError::BeyondEnd {
-                    from: self.from,
-                    end,
-                });
+                return Err(CliError::BeyondEnd { from, end });
             }
             thread::sleep(PAUSE);
         }

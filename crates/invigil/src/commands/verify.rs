@@ -1,28 +1,39 @@
 //! `invigil verify`: whether a journal is what was written. It never repairs.
 
 use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
+use invigil_engine::{EvidenceError, verify_archive};
+use invigil_journal::archive::{self, ArchiveError};
 use invigil_journal::{Expected, Index, Report, Store, StoreError, VerifyError, verify};
-use invigil_schema::{Digest, ExitCode};
+use invigil_schema::{Digest, ExitCode, RunId};
 use serde_json::json;
 
-use super::{find, tell};
+use super::{find, is_archive, tell};
 use crate::error::CliError;
 use crate::ui::{self, BAD, DIM, GOOD};
 
-/// Check the whole chain of a run's journal, and change nothing
+/// Check a run's journal or an archive in every respect, and change nothing
 ///
 /// Exit code 0: every record is what was written. 1: something is wrong; the first bad record is named. 125: it could
 /// not be checked.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Verify {
-    /// A run's id, the beginning of one, `last`, or a path to a copy of a run directory
+    /// A run's id, the beginning of one, `last`, a path to a copy of a run directory, or an archive
     run: String,
 
     /// A head that you kept: the journal must contain the record with this hash
     #[arg(long, value_name = "HEX")]
     head: Option<Digest>,
+
+    /// The digest that the archive must have
+    #[arg(long, value_name = "HEX")]
+    sha256: Option<Digest>,
+
+    /// The run that it must be of
+    #[arg(long, value_name = "ID")]
+    run_id: Option<RunId>,
 
     /// One JSON object on stdout
     #[arg(long)]
@@ -31,6 +42,12 @@ pub(crate) struct Verify {
 
 impl Verify {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
+        if is_archive(&self.run) {
+            return self.archive();
+        }
+        if self.sha256.is_some() {
+            return Err(CliError::OnlyArchives);
+        }
         let is_path = self.run.contains('/');
         let run = match find(store, &self.run) {
             // A copy whose first record is damaged: that is the answer, not a failure to look.
@@ -44,7 +61,7 @@ impl Verify {
         };
         let live = run.is_live();
         let mut expected = Expected {
-            run_id: Some(run.run_id().clone()),
+            run_id: self.run_id.clone().or_else(|| Some(run.run_id().clone())),
             head_hash: self.head,
             live,
             ..Expected::default()
@@ -64,6 +81,47 @@ impl Verify {
             Err(VerifyError::Damaged(damage)) => self.refuse(&damage.to_string()),
             Err(VerifyError::Unreadable(error)) => Err(run.error(error).into()),
         }
+    }
+
+    fn archive(&self) -> Result<u8, CliError> {
+        let expected = archive::Expected {
+            sha256: self.sha256,
+            run_id: self.run_id.clone(),
+            ..archive::Expected::default()
+        };
+        let verified = match verify_archive(Path::new(&self.run), &expected) {
+            Ok(verified) => verified,
+            Err(error @ ArchiveError::Io { .. }) => return Err(EvidenceError::from(error).into()),
+            Err(error) => return self.refuse(&error.to_string()),
+        };
+        let (manifest, sha256) = (verified.manifest, verified.sha256);
+        if self.head.is_some_and(|head| head != manifest.head.hash) {
+            return self.refuse(&format!(
+                "its head is {}, not the one that you kept",
+                manifest.head.hash
+            ));
+        }
+        if self.json {
+            let line = json!({
+                "ok": true,
+                "run_id": manifest.run_id,
+                "records": manifest.head.seq + 1,
+                "bytes": verified.bytes,
+                "sha256": sha256,
+                "head": manifest.head,
+            });
+            writeln!(std::io::stdout(), "{line}")?;
+            return Ok(0);
+        }
+        let mut out = anstream::stdout().lock();
+        let (run_id, records) = (manifest.run_id, manifest.head.seq + 1);
+        writeln!(
+            out,
+            "{GOOD}ok{GOOD:#} {run_id}: {records} records, every hash and every view fits"
+        )?;
+        writeln!(out, "{DIM}head{DIM:#}   {}", manifest.head.hash)?;
+        writeln!(out, "{DIM}sha256{DIM:#} {sha256}")?;
+        Ok(0)
     }
 
     fn accept(&self, report: &Report, live: bool) -> Result<u8, CliError> {
