@@ -1,10 +1,12 @@
-//! The project's own commands: `cargo xtask test`, `cargo xtask soak`.
+//! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`.
+//!
 //! Needs nothing but stable Rust, a C compiler, git and python3. One file, or one folder, per command.
 #![expect(
     clippy::print_stdout,
     reason = "what these commands have to say goes to the terminal"
 )]
 
+mod bench;
 mod soak;
 mod test;
 mod tidy;
@@ -22,12 +24,14 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 #[command(name = "cargo xtask")]
 enum Xtask {
     Test(test::Args),
+    Bench(bench::Args),
     Soak(soak::Args),
 }
 
 fn main() -> ExitCode {
     let result = match Xtask::parse() {
         Xtask::Test(args) => test::run(&args),
+        Xtask::Bench(args) => bench::run(&args),
         Xtask::Soak(args) => soak::run(&args),
     };
     match result {

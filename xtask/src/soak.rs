@@ -3,9 +3,13 @@
 //! The tests read how long they should be from the environment; this command only sets it, and makes sure that there
 //! was something to run.
 
+use std::fs;
 use std::time::Instant;
 
-use crate::{Result, cargo, check};
+use crate::{Result, cargo, check, root};
+
+/// Where the tests are that have a long form.
+const TESTS: &str = "crates/invigil-journal/tests/journal";
 
 /// Run the long forms of the journal's tests: many seeds, many kills, many records.
 #[derive(clap::Args)]
@@ -22,9 +26,9 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    soak("model", "INVIGIL_SEEDS", args.seeds)?;
+    soak("model::", "INVIGIL_SEEDS", args.seeds)?;
     soak("kill", "INVIGIL_KILLS", args.kills)?;
-    soak("memory", "INVIGIL_SOAK_RECORDS", args.records)
+    soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)
 }
 
 fn soak(tests: &str, variable: &str, value: u64) -> Result {
@@ -35,7 +39,10 @@ fn soak(tests: &str, variable: &str, value: u64) -> Result {
     }
     let names = String::from_utf8_lossy(&listed.stdout);
     if !names.lines().any(|line| line.ends_with(": test")) {
-        return Err(format!("no test of invigil-journal has `{tests}` in its name").into());
+        return Err(format!("no test in {TESTS} has `{tests}` in its name").into());
+    }
+    if !is_read(variable)? {
+        return Err(format!("no test in {TESTS} reads {variable}").into());
     }
     let begun = Instant::now();
     let mut command = cargo_test(&[tests, "--", "--nocapture"]);
@@ -44,6 +51,16 @@ fn soak(tests: &str, variable: &str, value: u64) -> Result {
     let seconds = begun.elapsed().as_secs_f64();
     println!("── {tests} is good ({seconds:.1} s)");
     Ok(())
+}
+
+/// Whether the tests know a variable. One that nobody reads would make the short form look like the long one.
+fn is_read(variable: &str) -> Result<bool> {
+    for entry in fs::read_dir(root().join(TESTS))? {
+        if fs::read_to_string(entry?.path())?.contains(variable) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn cargo_test(rest: &[&str]) -> std::process::Command {

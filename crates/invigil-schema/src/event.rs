@@ -108,7 +108,8 @@ macro_rules! kinds {
                     $(Event::$kind(data) => serde_json::to_writer(line, data),)+
                     Event::Unknown { data, .. } => {
                         // A raw value may hold newlines between its tokens; a record may not.
-                        if data.get().contains(['\n', '\r']) {
+                        let breaks = |byte: u8| u8::from(byte == b'\n') | u8::from(byte == b'\r');
+                        if data.get().bytes().fold(0, |found, byte| found | breaks(byte)) != 0 {
                             let value: serde_json::Value = serde_json::from_str(data.get())?;
                             return serde_json::to_writer(line, &value);
                         }

@@ -1,0 +1,80 @@
+//! `cargo xtask bench`: Invigil beside its peers, in the same run on the same machine.
+//!
+//! All contestants take turns, so that whatever else the machine does hits all of them. A ratio is the median over rounds
+//! of the ratio within one round. Goals stand beside what was reached, met or not.
+
+#[cfg(feature = "bench")]
+mod append;
+#[cfg(feature = "bench")]
+mod durable;
+#[cfg(feature = "bench")]
+mod machine;
+#[cfg(feature = "bench")]
+mod open;
+#[cfg(feature = "bench")]
+mod report;
+#[cfg(feature = "bench")]
+mod rounds;
+#[cfg(feature = "bench")]
+mod sample;
+#[cfg(feature = "bench")]
+mod verify;
+
+use crate::{Result, cargo, check};
+
+/// Measure beside peers and write docs/benchmarks.md.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// What to measure.
+    #[arg(value_enum, default_value_t = Subject::Journal)]
+    subject: Subject,
+    /// Few and short rounds. Shows that it works; says little about speed, so the page is not written.
+    #[arg(long)]
+    quick: bool,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Subject {
+    /// Append, verify, open.
+    Journal,
+}
+
+pub(crate) fn run(args: &Args) -> Result {
+    if cfg!(all(feature = "bench", not(debug_assertions))) {
+        return measure(args);
+    }
+    let mut again = cargo(&["run", "--release", "--package", "xtask"]);
+    again.args(["--features", "bench", "--", "bench"]);
+    again.args(args.quick.then_some("--quick"));
+    again.arg(match args.subject {
+        Subject::Journal => "journal",
+    });
+    check(again)
+}
+
+#[cfg(not(feature = "bench"))]
+fn measure(_: &Args) -> Result {
+    Err("built without the feature `bench`".into())
+}
+
+#[cfg(feature = "bench")]
+fn measure(args: &Args) -> Result {
+    let scratch = sample::Scratch::new()?;
+    let mut page = report::Page::new(machine::describe(scratch.path())?);
+    match args.subject {
+        Subject::Journal => {
+            for table in durable::measure(&scratch, args.quick)? {
+                page.add(table);
+            }
+            page.add(append::measure(&scratch, args.quick)?);
+            page.add(verify::measure(&scratch, args.quick)?);
+            page.add(open::measure(&scratch, args.quick)?);
+        }
+    }
+    if !args.quick {
+        let path = crate::root().join("docs/benchmarks.md");
+        std::fs::write(&path, page.to_string())?;
+        println!("written to {}", path.display());
+    }
+    Ok(())
+}
