@@ -64,6 +64,20 @@ impl Invigil {
     }
 }
 
+impl Invigil {
+    /// The data of the only event of a kind.
+    #[track_caller]
+    fn event(&self, run: &str, kind: &str) -> serde_json::Value {
+        let mut found: Vec<_> = self
+            .events(run)
+            .into_iter()
+            .filter(|event| event["kind"] == kind)
+            .collect();
+        assert_eq!(found.len(), 1, "{kind}: {found:?}");
+        found.remove(0)["data"].take()
+    }
+}
+
 /// Everything below a directory, to see that nothing has changed.
 fn tree(path: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found = Vec::new();
