@@ -219,7 +219,7 @@ mod tests {
             ),
             ("/tmp/run_0193aabbccddeeff.sock", "/tmp/{run_id}.sock"),
             ("/tmp/xrun_0193aabbccddeeff", "/tmp/xrun_0193aabbccddeeff"),
-            ("/work/src/main.rs", "/work/src/main.rs"),
+            ("/home/u/src/main.rs", "/home/u/src/main.rs"),
         ] {
             assert_eq!(stable(path), expected);
         }
@@ -230,7 +230,7 @@ mod tests {
         let run = RunId::new("src").unwrap();
         let me = ProcessRef { pid: 7, start: 1 };
         let stable = |path: &str| stable_path(&path.into(), me, Some(&run)).into_owned();
-        assert_eq!(stable("/work/src/a"), "/work/src/a".into());
+        assert_eq!(stable("/home/u/src/a"), "/home/u/src/a".into());
         assert_eq!(stable("/h/runs/src/sock"), "/h/runs/{run_id}/sock".into());
     }
 
