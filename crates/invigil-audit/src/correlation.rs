@@ -344,7 +344,7 @@ impl Correlation {
     fn kernel(&mut self, event: &Event) {
         let kind = event.kind();
         let run = self.run.take();
-        let name = |path: &OsText, process| stable_path(path, process, run.as_ref());
+        let name = |path: &OsText, process| stable_path(path, process, run.as_ref()).into_owned();
         match event {
             Event::ProcessForked(forked) => {
                 self.forked(forked.process, forked.parent);

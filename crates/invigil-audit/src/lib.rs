@@ -33,3 +33,32 @@ pub use summary::{
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
 };
+
+/// The views that belong to the evidence of a run, folded together in one pass.
+#[derive(Debug, Clone, Default)]
+pub struct Evidence {
+    /// What was touched.
+    pub surface: Surface,
+    /// How much was seen.
+    pub health: Health,
+    /// What belongs to which tool call.
+    pub correlation: Correlation,
+}
+
+impl View for Evidence {
+    type Document = (SurfaceDoc, HealthDoc, CorrelationDoc);
+
+    fn take(&mut self, fact: &Fact<'_>) {
+        self.surface.take(fact);
+        self.health.take(fact);
+        self.correlation.take(fact);
+    }
+
+    fn document(&self) -> Self::Document {
+        (
+            self.surface.document(),
+            self.health.document(),
+            self.correlation.document(),
+        )
+    }
+}

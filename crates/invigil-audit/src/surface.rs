@@ -128,17 +128,19 @@ pub struct Surface {
 
 impl Surface {
     fn name(&self, path: &OsText, process: ProcessRef) -> OsText {
-        stable_path(path, process, self.run.as_ref())
+        stable_path(path, process, self.run.as_ref()).into_owned()
     }
 
     fn file(&mut self, op: &FileOp) {
         for (path, access) in accesses(op) {
-            let path = self.name(path, op.process);
-            note_best(
-                self.paths.entry(path).or_default(),
-                access,
-                op.result.into(),
-            );
+            let path = stable_path(path, op.process, self.run.as_ref());
+            // Most paths are met again and again.
+            if let Some(known) = self.paths.get_mut(&*path) {
+                note_best(known, access, op.result.into());
+            } else {
+                let new = BTreeMap::from([(access, op.result.into())]);
+                self.paths.insert(path.into_owned(), new);
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use invigil_schema::{Errno, FileOpKind, OpenFlag, OsText};
 
 use crate::calls::{Call, Place, Times};
+use crate::net;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
 use crate::sys::fs::{self, cstring};
 use crate::sys::{self, Sys};
@@ -86,6 +87,11 @@ pub(crate) enum Act {
         target: Target,
         mode: u32,
     },
+    /// On a duplicate of the caller's descriptor.
+    ByFd {
+        target: Target,
+        change: Change,
+    },
     Chown {
         target: Target,
         owner: u32,
@@ -99,6 +105,14 @@ pub(crate) enum Act {
         target: Target,
         times: Option<[libc::timespec; 2]>,
     },
+}
+
+/// A change of attributes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Change {
+    Mode(u32),
+    Owner(u32, u32),
+    Times(Option<[libc::timespec; 2]>),
 }
 
 /// What a hard link is made of.
@@ -231,7 +245,6 @@ fn locate(caller: &Caller, at: Place) -> Result<Located, Stop> {
 
 /// Holds the file that a call follows links to.
 fn target(caller: &Caller, at: Place, flags: i32) -> Result<Target, Stop> {
-    // Calls on a descriptor are decided by registers; nobody can change those, and the kernel may do them itself.
     let Place::At { dir, path } = at else {
         return Err(Stop::Native);
     };
@@ -244,6 +257,29 @@ fn target(caller: &Caller, at: Place, flags: i32) -> Result<Target, Stop> {
         0
     };
     Base::of(caller, dir, &read_path(caller, path)?)?.target(caller, nofollow, 0)
+}
+
+/// A call on a descriptor of the caller, on a duplicate of which we can make the same call.
+fn plan_by_fd(
+    caller: &Caller,
+    fd: i32,
+    change: Change,
+    planned: &mut Planned,
+) -> Result<Act, Stop> {
+    if fd < 0 {
+        return Err(Stop::Native);
+    }
+    let fd = match net::duplicate(caller, fd) {
+        Ok(fd) => fd,
+        Err(Errno(libc::EBADF)) => return Err(Stop::Fail(Errno(libc::EBADF))),
+        Err(_) => return Err(Stop::Native),
+    };
+    let path = fs::path_of(fd.as_fd()).map_err(|_| Stop::Native)?;
+    planned.path = path.clone().into();
+    Ok(Act::ByFd {
+        target: Target { fd, path },
+        change,
+    })
 }
 
 fn plan_ours(caller: &Caller, call: Call, planned: &mut Planned) -> Result<Act, Stop> {
@@ -337,6 +373,9 @@ fn plan_ours(caller: &Caller, call: Call, planned: &mut Planned) -> Result<Act, 
         }
         Call::Chmod { at, mode, flags } => {
             planned.mode = Some(mode & 0o7777);
+            if let Place::Fd(fd) = at {
+                return plan_by_fd(caller, fd, Change::Mode(mode), planned);
+            }
             if flags & libc::AT_SYMLINK_NOFOLLOW != 0 {
                 return Err(Stop::Native);
             }
@@ -351,6 +390,9 @@ fn plan_ours(caller: &Caller, call: Call, planned: &mut Planned) -> Result<Act, 
             flags,
         } => {
             planned.detail = Some(owner_text(owner, group));
+            if let Place::Fd(fd) = at {
+                return plan_by_fd(caller, fd, Change::Owner(owner, group), planned);
+            }
             if flags & libc::AT_SYMLINK_NOFOLLOW != 0 {
                 return Err(Stop::Native);
             }
@@ -377,6 +419,9 @@ fn plan_ours(caller: &Caller, call: Call, planned: &mut Planned) -> Result<Act, 
                 return Err(Stop::Native);
             }
             let times = read_times(caller, address)?;
+            if let Place::Fd(fd) = at {
+                return plan_by_fd(caller, fd, Change::Times(times), planned);
+            }
             let target = target(caller, at, flags)?;
             planned.path = target.path.clone().into();
             Ok(Act::Utimes { target, times })
@@ -642,6 +687,11 @@ pub(crate) fn perform(act: Act) -> Sys<Done> {
         Act::Rename { from, to, flags } => {
             fs::rename((from.at(), &from.name), (to.at(), &to.name), flags)?;
         }
+        Act::ByFd { target, change } => match change {
+            Change::Mode(mode) => fs::fchmod(target.fd.as_fd(), mode)?,
+            Change::Owner(owner, group) => fs::fchown(target.fd.as_fd(), owner, group)?,
+            Change::Times(times) => fs::futimes(target.fd.as_fd(), times.as_ref())?,
+        },
         Act::Chmod { target, mode } => fs::chmod(&target.handle(), mode)?,
         Act::Chown {
             target,

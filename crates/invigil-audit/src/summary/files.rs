@@ -111,7 +111,12 @@ impl Files {
         if !is_plain(path) {
             return;
         }
-        let state = self.files.entry(path.clone()).or_default();
+        if !self.files.contains_key(path) {
+            self.files.insert(path.clone(), State::default());
+        }
+        let Some(state) = self.files.get_mut(path) else {
+            return;
+        };
         state.change = Some(match (state.change, change) {
             // Removed and made again is changed.
             (Some(FileChange::Deleted), FileChange::Created) => FileChange::Modified,

@@ -160,6 +160,25 @@ pub(crate) fn chmod(path: &CStr, mode: u32) -> Sys<()> {
     check(unsafe { libc::chmod(path.as_ptr(), mode) }).map(drop)
 }
 
+/// `fchmod`.
+pub(crate) fn fchmod(fd: BorrowedFd<'_>, mode: u32) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::fchmod(fd.as_raw_fd(), mode) }).map(drop)
+}
+
+/// `fchown`.
+pub(crate) fn fchown(fd: BorrowedFd<'_>, owner: u32, group: u32) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::fchown(fd.as_raw_fd(), owner, group) }).map(drop)
+}
+
+/// `futimens`; no times mean now.
+pub(crate) fn futimes(fd: BorrowedFd<'_>, times: Option<&[libc::timespec; 2]>) -> Sys<()> {
+    let times = times.map_or(std::ptr::null(), |t| t.as_ptr());
+    // SAFETY: `times` is null or has two entries.
+    check(unsafe { libc::futimens(fd.as_raw_fd(), times) }).map(drop)
+}
+
 /// `fchownat`.
 pub(crate) fn chown(at: At<'_>, path: &CStr, owner: u32, group: u32, flags: i32) -> Sys<()> {
     // SAFETY: `path` ends in a zero byte.
