@@ -3,7 +3,6 @@
 mod channel;
 mod control;
 mod evidence;
-mod key;
 mod lines;
 mod output;
 mod processes;

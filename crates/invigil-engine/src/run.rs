@@ -18,7 +18,6 @@ use invigil_schema::{
 
 use crate::channel::{Channel, Peer};
 use crate::control::Control;
-use crate::key;
 use crate::output::Relay;
 use crate::record::{Facts, Recorder};
 use crate::redact::Redactor;
@@ -77,8 +76,8 @@ pub enum RunError {
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The key that hides secrets could not be had, so nothing was started.
-    #[error("cannot keep the key that hides secrets: {0}")]
+    /// There is no randomness to hide secrets with, so nothing was started.
+    #[error("the kernel gives no random numbers: {0}")]
     Key(#[source] io::Error),
     /// The socket of the SDK channel could not be made; nothing was started.
     #[error("cannot make a socket for the agent's own reports: {0}")]
@@ -109,14 +108,14 @@ impl Engine {
     /// Starts a command, watches it to its end and records everything. Whatever the agent does, there is a journal.
     pub fn run(&self, spec: &RunSpec, control: &Control) -> Result<RunOutcome, RunError> {
         let run_id = spec.validate()?;
-        let key = key::of(&self.store).map_err(RunError::Key)?;
+        let redactor = Redactor::new(random().map_err(RunError::Key)?);
         let channel = Channel::open(&self.runtime_dir).map_err(RunError::Channel)?;
         let clock = Arc::clone(&self.clock);
         let created = self
             .store
             .create(&run_id, clock, Options::default(), &self.writer);
         let (run, journal) = created?;
-        let recorder = Arc::new(Recorder::new(journal, Redactor::new(key), control.clone()));
+        let recorder = Arc::new(Recorder::new(journal, redactor, control.clone()));
         let lost = |error: JournalError| RunError::Record {
             run_id: run_id.clone(),
             why: error.to_string(),
@@ -288,6 +287,18 @@ impl Watch<'_> {
             stopped: why,
         }))
     }
+}
+
+/// The key that hides the secrets of one run. It is never written down: within a run equal secrets look equal, and
+/// when the run is over nobody can guess them back, not even with the store in hand.
+fn random() -> io::Result<[u8; 32]> {
+    let mut key = [0; 32];
+    let mut filled = 0;
+    while filled < key.len() {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        filled += rustix::rand::getrandom(&mut key[filled..], flags)?;
+    }
+    Ok(key)
 }
 
 /// The tiers to try, best first.
