@@ -95,7 +95,7 @@ pub(crate) fn run(
     let status = launched.status;
     let mut waiting = Some(started);
     while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
-        if let Err(error) = observer.turn() {
+        if let Err(error) = observer.turn(waiting.is_some()) {
             observer.kill_all(Killed::ObserverFailed(format!("{error}")));
         }
         if observer.root_loaded
@@ -238,8 +238,12 @@ impl Observer {
     }
 
     /// Waits for something to do, and does it.
-    fn turn(&mut self) -> sys::Sys<()> {
+    fn turn(&mut self, starting: bool) -> sys::Sys<()> {
         self.drain_tracees()?;
+        if starting && self.root_loaded {
+            // Somebody waits for the start; the command may have nothing to tell for a long time.
+            return Ok(());
+        }
         if self.table.tasks.is_empty() && self.unclaimed.is_empty() {
             return Ok(());
         }

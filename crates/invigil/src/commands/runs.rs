@@ -3,6 +3,7 @@
 use std::io::Write as _;
 
 use invigil_journal::{Index, RunRow, RunState, Store};
+use invigil_schema::StopReason;
 use serde_json::json;
 
 use super::tell;
@@ -27,6 +28,13 @@ fn status(store: &Store, row: &RunRow) -> &'static str {
         return "damaged";
     }
     match row.state {
+        RunState::Finished {
+            stopped: Some(why), ..
+        } => match why {
+            StopReason::Timeout => "time-out",
+            StopReason::Budget => "over budget",
+            StopReason::Policy => "by policy",
+        },
         RunState::Finished {
             exit_code: Some(0), ..
         } => "ok",
@@ -94,7 +102,7 @@ fn print_table(store: &Store, rows: &[RunRow]) -> Result<u8, CliError> {
         let style = match status {
             "ok" => GOOD,
             "running" => BOLD,
-            "damaged" | "killed" | "not started" => BAD,
+            "damaged" | "killed" | "not started" | "time-out" | "over budget" | "by policy" => BAD,
             _ => WARN,
         };
         let (code, time) = match row.state {

@@ -2,22 +2,51 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod evidence;
+mod observe;
+mod protect;
 mod run;
 mod views;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A store of its own, and the binary.
+/// A store of its own, and the binary, as one user.
 struct Invigil {
     directory: tempfile::TempDir,
+    nobody: bool,
 }
+
+/// Nobody in particular: an ordinary user without any rights.
+const NOBODY: u32 = 65534;
 
 impl Invigil {
     fn new() -> Self {
         Invigil {
             directory: tempfile::tempdir().unwrap(),
+            nobody: false,
         }
+    }
+
+    /// As whoever runs the tests; if that is root, as an ordinary user too.
+    fn everyone() -> Vec<Invigil> {
+        let mut all = vec![Invigil::new()];
+        let root = rustix::process::getuid().is_root();
+        let setpriv = Command::new("setpriv").arg("--version").output();
+        if root && setpriv.is_ok() {
+            let directory = tempfile::tempdir().unwrap();
+            std::os::unix::fs::chown(directory.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+            all.push(Invigil {
+                directory,
+                nobody: true,
+            });
+        } else {
+            println!(
+                "only as uid {:?}: no root, or no setpriv",
+                rustix::process::getuid()
+            );
+        }
+        all
     }
 
     fn home(&self) -> PathBuf {
@@ -25,9 +54,22 @@ impl Invigil {
     }
 
     fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_invigil"));
+        let binary = env!("CARGO_BIN_EXE_invigil");
+        let mut command = Command::new(if self.nobody { "setpriv" } else { binary });
+        if self.nobody {
+            let nobody = NOBODY.to_string();
+            command.args([
+                "--reuid",
+                &nobody,
+                "--regid",
+                &nobody,
+                "--clear-groups",
+                binary,
+            ]);
+        }
         command
             .args(args)
+            .env("HOME", self.directory.path())
             .env("INVIGIL_HOME", self.home())
             .env("NO_COLOR", "1")
             .current_dir(self.directory.path());
@@ -65,16 +107,32 @@ impl Invigil {
 }
 
 impl Invigil {
+    /// A path in the directory in which commands run.
+    fn at(&self, name: &str) -> String {
+        self.directory
+            .path()
+            .join(name)
+            .to_str()
+            .unwrap()
+            .to_owned()
+    }
+
+    /// The data of all events of a kind.
+    fn all(&self, run: &str, kind: &str) -> Vec<serde_json::Value> {
+        let events = self.events(run).into_iter();
+        let mut events: Vec<_> = events.filter(|event| event["kind"] == kind).collect();
+        events
+            .iter_mut()
+            .map(|event| event["data"].take())
+            .collect()
+    }
+
     /// The data of the only event of a kind.
     #[track_caller]
     fn event(&self, run: &str, kind: &str) -> serde_json::Value {
-        let mut found: Vec<_> = self
-            .events(run)
-            .into_iter()
-            .filter(|event| event["kind"] == kind)
-            .collect();
+        let mut found = self.all(run, kind);
         assert_eq!(found.len(), 1, "{kind}: {found:?}");
-        found.remove(0)["data"].take()
+        found.remove(0)
     }
 }
 

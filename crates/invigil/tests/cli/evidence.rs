@@ -1,0 +1,136 @@
+//! `export`, `verify` of archives, `diff`: evidence that can be handed on.
+
+use serde_json::Value;
+
+use crate::{Invigil, tree};
+
+#[test]
+fn the_same_run_gives_the_same_archive() {
+    let invigil = Invigil::new();
+    invigil.expect(
+        3,
+        &[
+            "run",
+            "-q",
+            "--run-id",
+            "a",
+            "--",
+            "sh",
+            "-c",
+            "echo x > file; exit 3",
+        ],
+    );
+    let (stdout, _) = invigil.expect(0, &["export", "a", "-o", "one.tar.gz", "--json"]);
+    let packed: Value = serde_json::from_str(&stdout).unwrap();
+    invigil.expect(0, &["export", "a", "-o", "two.tar.gz"]);
+    let read = |name: &str| std::fs::read(invigil.at(name)).unwrap();
+    assert_eq!(read("one.tar.gz"), read("two.tar.gz"));
+    let sha256 = packed["sha256"].as_str().unwrap();
+    let (stdout, _) = invigil.expect(
+        0,
+        &["verify", "one.tar.gz", "--sha256", sha256, "--run-id", "a"],
+    );
+    assert!(stdout.contains("every view fits"), "{stdout}");
+    let (stdout, _) = invigil.expect(0, &["diff", "a", "one.tar.gz"]);
+    assert_eq!(stdout, "same\n");
+    let (_, stderr) = invigil.expect(125, &["export", "a", "-o", "one.tar.gz"]);
+    assert!(stderr.contains("exists already"), "{stderr}");
+    invigil.expect(0, &["export", "a", "-o", "one.tar.gz", "--force"]);
+}
+
+#[test]
+fn tampering_is_refused_by_name() {
+    let invigil = Invigil::new();
+    invigil.expect(0, &["run", "-q", "--run-id", "a", "--", "true"]);
+    invigil.expect(0, &["export", "a"]);
+    let good = std::fs::read(invigil.at("a.tar.gz")).unwrap();
+    let refused = |bytes: &[u8], says: &str| {
+        std::fs::write(invigil.at("bad.tar.gz"), bytes).unwrap();
+        let before = tree(invigil.directory.path());
+        let (stdout, _) = invigil.expect(1, &["verify", "bad.tar.gz"]);
+        assert!(stdout.contains(says), "{says}: {stdout}");
+        assert_eq!(tree(invigil.directory.path()), before);
+    };
+    refused(&[&good[..], b"more"].concat(), "after");
+    refused(&good[..good.len() - 9], "");
+    let mut flipped = good.clone();
+    flipped[good.len() / 2] ^= 4;
+    refused(&flipped, "");
+    let zeros = "0".repeat(64);
+    let (stdout, _) = invigil.expect(1, &["verify", "a.tar.gz", "--sha256", &zeros]);
+    assert!(
+        stdout.contains("the file's SHA-256"),
+        "{stdout}"
+    );
+    let (stdout, _) = invigil.expect(1, &["verify", "a.tar.gz", "--run-id", "b"]);
+    assert!(stdout.contains("run a"), "{stdout}");
+    invigil.expect(125, &["verify", "nowhere.tar.gz"]);
+}
+
+#[test]
+fn doctor_says_which_tier_a_run_would_get() {
+    for invigil in Invigil::everyone() {
+        let (stdout, _) = invigil.expect(0, &["doctor", "--json"]);
+        let report: Value = serde_json::from_str(&stdout).unwrap();
+        assert!(
+            ["notify", "ptrace"].contains(&report["tier"].as_str().unwrap()),
+            "{report}"
+        );
+        let (stdout, _) = invigil.expect(0, &["doctor"]);
+        assert!(stdout.contains("works"), "{stdout}");
+    }
+}
+
+/// The agent's framework speaks over the socket, and its word stays its word.
+#[test]
+fn what_the_agent_says_is_bound_to_what_was_seen() {
+    for invigil in Invigil::everyone() {
+        let script = r#"
+import os, socket, json
+channel = socket.socket(socket.AF_UNIX)
+channel.connect(os.environ["INVIGIL_EVENTS"])
+seq = 0
+def say(**more):
+    global seq
+    line = dict(schema=os.environ["INVIGIL_EVENTS_SCHEMA"], run_id=os.environ["INVIGIL_RUN_ID"],
+                seq=seq, source="test", **more)
+    channel.sendall(json.dumps(line).encode() + b"\n")
+    seq += 1
+say(event_type="tool_call_started", tool_call_id="c1", tool="read_file")
+open("hidden", "w").write("x")
+channel.sendall(b"not json\n")
+say(event_type="tool_call_completed", tool_call_id="c1", tool="read_file")
+say(event_type="run_finished")
+"#;
+        std::fs::write(invigil.at("agent.py"), script).unwrap();
+        let args = [
+            "run", "--run-id", "a", "--shim", "mcp", "--", "python3", "agent.py",
+        ];
+        let (_, _) = invigil.expect(0, &args);
+        let said = invigil.all("a", "sdk_event");
+        assert_eq!(said.len(), 3, "{said:#?}");
+        let hidden = invigil.all("a", "file_op");
+        let hidden = hidden
+            .iter()
+            .find(|op| op["path"] == invigil.at("hidden"))
+            .unwrap();
+        assert_eq!(
+            said[0]["process"], hidden["process"],
+            "the kernel says who speaks"
+        );
+        let rejected = invigil.event("a", "sdk_rejected");
+        assert_eq!(
+            (&rejected["line"], &rejected["flaw"]),
+            (&2.into(), &"not_json".into())
+        );
+        let events = invigil.events("a");
+        assert!(
+            events
+                .iter()
+                .filter(|e| e["kind"] == "sdk_event")
+                .all(|e| e["origin"] == "sdk")
+        );
+        invigil.expect(0, &["export", "a"]);
+        invigil.expect(0, &["verify", "a.tar.gz"]);
+    }
+}
