@@ -9,5 +9,6 @@
 
 mod child;
 mod conformance;
+mod damage;
 mod model;
 mod support;

@@ -466,9 +466,15 @@ impl Life {
             self.covered.lost_unacknowledged += 1;
         }
         let head = seen.last().map(|seen| (seen.seq, seen.hash));
-        ensure(head == Some((journal.head().seq, journal.head().hash)), || {
-            format!("the head is {:?} and the last record {head:?}", journal.head())
-        })?;
+        ensure(
+            head == Some((journal.head().seq, journal.head().hash)),
+            || {
+                format!(
+                    "the head is {:?} and the last record {head:?}",
+                    journal.head()
+                )
+            },
+        )?;
         let report = verify(self.handle(), &Expected::default())
             .map_err(|error| format!("verify after recovery: {error}"))?;
         ensure(report.head == journal.head(), || {

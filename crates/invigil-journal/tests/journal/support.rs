@@ -94,7 +94,9 @@ pub(crate) struct Seen {
 }
 
 /// Every record up to the end, or up to damage.
-pub(crate) fn read_all(storage: Arc<dyn Storage>) -> (Vec<Seen>, Result<(), invigil_journal::Error>) {
+pub(crate) fn read_all(
+    storage: Arc<dyn Storage>,
+) -> (Vec<Seen>, Result<(), invigil_journal::Error>) {
     let mut seen = Vec::new();
     let mut reader = match Reader::open(storage) {
         Ok(reader) => reader,
