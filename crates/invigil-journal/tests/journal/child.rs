@@ -3,7 +3,10 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
+
+use super::{environment, memory, processes};
 
 const ROLE: &str = "INVIGIL_TEST_CHILD";
 
@@ -13,6 +16,13 @@ pub(crate) type Words = HashMap<String, String>;
 /// Every role there is.
 fn role(name: &str) -> fn(&Words) {
     match name {
+        "append" => processes::append,
+        "fill" => environment::fill_disk,
+        "hold" => processes::hold,
+        "read" => memory::read,
+        "small_disk" => environment::small_disk,
+        "without_rights" => environment::without_rights,
+        "write_until_killed" => processes::write_until_killed,
         other => panic!("there is no role {other:?}"),
     }
 }
@@ -35,7 +45,11 @@ pub(crate) fn command(role: &str, words: &[(&str, &str)]) -> Command {
 
 /// The same through another program, which is given the command as its last arguments.
 pub(crate) fn through(program: &[&str], role: &str, words: &[(&str, &str)]) -> Command {
-    let me = std::env::current_exe().unwrap();
+    of(&std::env::current_exe().unwrap(), program, role, words)
+}
+
+/// The same of a copy of this binary.
+pub(crate) fn of(me: &Path, program: &[&str], role: &str, words: &[(&str, &str)]) -> Command {
     let mut command = match program {
         [] => Command::new(me),
         [name, arguments @ ..] => {

@@ -10,5 +10,10 @@
 mod child;
 mod conformance;
 mod damage;
+mod environment;
+mod follow;
+mod memory;
 mod model;
+mod processes;
+mod python;
 mod support;

@@ -149,19 +149,22 @@ pub(crate) fn snapshot(directory: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// A storage that passes everything on but what a test replaces: what files do when they are synced, and what
-/// the directory does.
+/// A storage that passes everything on but what a test replaces.
 pub(crate) struct Hooked {
     pub(crate) inner: Arc<dyn Storage>,
     pub(crate) on_file_sync: FileSync,
     pub(crate) on_names_sync: fn(&dyn Storage) -> std::io::Result<()>,
+    /// Called with what was read, and where; may change it.
+    pub(crate) after_read: AfterRead,
 }
 
 pub(crate) type FileSync = Arc<dyn Fn(&dyn StorageFile) -> std::io::Result<()> + Send + Sync>;
+pub(crate) type AfterRead = Arc<dyn Fn(&mut [u8], u64) + Send + Sync>;
 
 struct HookedFile {
     inner: Arc<dyn StorageFile>,
     on_sync: FileSync,
+    after_read: AfterRead,
 }
 
 impl Hooked {
@@ -170,16 +173,25 @@ impl Hooked {
         hook: impl Fn(&dyn StorageFile) -> std::io::Result<()> + Send + Sync + 'static,
     ) -> Arc<dyn Storage> {
         Arc::new(Hooked {
-            inner,
             on_file_sync: Arc::new(hook),
-            on_names_sync: |storage| storage.sync(),
+            ..Hooked::none(inner)
         })
+    }
+
+    pub(crate) fn none(inner: Arc<dyn Storage>) -> Hooked {
+        Hooked {
+            inner,
+            on_file_sync: Arc::new(|file| file.sync()),
+            on_names_sync: |storage| storage.sync(),
+            after_read: Arc::new(|_, _| {}),
+        }
     }
 
     fn hook(&self, inner: Arc<dyn StorageFile>) -> Arc<dyn StorageFile> {
         Arc::new(HookedFile {
             inner,
             on_sync: Arc::clone(&self.on_file_sync),
+            after_read: Arc::clone(&self.after_read),
         })
     }
 }
@@ -225,7 +237,9 @@ impl StorageFile for HookedFile {
         self.inner.append(bytes)
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-        self.inner.read_at(buffer, offset)
+        let read = self.inner.read_at(buffer, offset)?;
+        (self.after_read)(&mut buffer[..read], offset);
+        Ok(read)
     }
     fn truncate(&self, size: u64) -> std::io::Result<()> {
         self.inner.truncate(size)
