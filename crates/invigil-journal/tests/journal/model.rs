@@ -579,3 +579,23 @@ fn half_a_first_record_is_no_journal() {
         }
     }
 }
+
+/// A process may die after it has made a segment and before the name is on the medium. The others go on in it.
+#[test]
+fn a_segment_that_a_dead_process_has_made_is_made_durable_by_the_living() {
+    for seed in 0..50 {
+        let storage = FaultStorage::new(seed);
+        let journal = support::create(Arc::new(storage.another()), support::shared(1 << 20));
+        drop(
+            storage
+                .create("journal.00000000000000000001.ndjson")
+                .unwrap(),
+        );
+        let ticket = journal.append(ORIGIN, &note("one")).unwrap();
+        ticket.durable().unwrap();
+        let after = storage.crash(Crash::Power);
+        let (seen, end) = read_all(Arc::new(after));
+        end.unwrap();
+        assert_eq!(seen.last().map(|seen| seen.hash), Some(ticket.hash()));
+    }
+}
