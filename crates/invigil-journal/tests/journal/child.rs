@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 
-use super::{environment, memory, processes};
+use super::{environment, index, memory, processes};
 
 const ROLE: &str = "INVIGIL_TEST_CHILD";
 
@@ -19,6 +19,7 @@ fn role(name: &str) -> fn(&Words) {
         "append" => processes::append,
         "fill" => environment::fill_disk,
         "hold" => processes::hold,
+        "note_until_killed" => index::note_until_killed,
         "read" => memory::read,
         "small_disk" => environment::small_disk,
         "without_rights" => environment::without_rights,
