@@ -279,7 +279,10 @@ impl Lines {
         self.scanned -= self.start;
         self.start = 0;
         if self.buffer.len() < self.end + CHUNK {
-            self.buffer.resize(self.end + CHUNK, 0);
+            // Fresh zeros cost nothing until they are touched.
+            let mut larger = vec![0; self.end + CHUNK];
+            larger[..self.end].copy_from_slice(&self.buffer[..self.end]);
+            self.buffer = larger;
         }
         let offset = self.offset_of(self.end);
         let read = read_full(&*self.file, &mut self.buffer[self.end..], offset)

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use invigil_journal::{Index, Options, RunRow, RunState, Store, SystemClock};
 use invigil_schema::{Event, Origin, OsText, RunFinished, RunStarted, Tier};
 
+use crate::child::{self, Words};
+use crate::processes::kills;
 use crate::store::{create, id, store};
 
 fn started(command: &str) -> Event {
@@ -201,4 +203,57 @@ fn runs_come_newest_first() {
         .map(|row| row.run_id.to_string())
         .collect();
     assert_eq!(order, ["b", "a", "c"]);
+}
+
+/// Begins runs, records in them and notes them in the index until it is killed.
+pub(crate) fn note_until_killed(words: &Words) {
+    let store = Store::new(&words["home"]);
+    for number in 0.. {
+        let name = format!("{}_{number}", words["name"]);
+        let journal = create(&store, &name);
+        let run = store.run(&id(&name)).unwrap();
+        journal
+            .append(Origin::Runtime, &started("sh"))
+            .unwrap()
+            .durable()
+            .unwrap();
+        child::say(&name);
+        Index::note(&store, &run).unwrap();
+        drop(journal);
+        Index::refreshed(&store).unwrap();
+    }
+}
+
+/// Killed in the middle of making runs and of writing the index: every acknowledged record is there, and the index
+/// says the same as one that is built anew.
+#[test]
+fn killed_during_an_update_it_is_right_afterwards() {
+    let (_directory, store) = store();
+    fs::create_dir_all(store.home()).unwrap();
+    let home = store.home().to_str().unwrap().to_owned();
+    let mut rng = fastrand::Rng::with_seed(7);
+    let mut acknowledged = Vec::new();
+    for round in 0..kills(40) {
+        let name = format!("round{round}");
+        let words = [("home", &*home), ("name", &*name)];
+        let mut child = child::command("note_until_killed", &words).spawn().unwrap();
+        let said = child::listen(&mut child);
+        std::thread::sleep(std::time::Duration::from_millis(rng.u64(5..80)));
+        child.kill().unwrap();
+        child.wait().unwrap();
+        acknowledged.extend(said);
+        let (index, refreshed) = Index::refreshed(&store).unwrap();
+        assert_eq!(refreshed.rebuilt, None, "round {round}");
+        let rows = index.runs().unwrap();
+        assert!(rows.iter().all(|row| row.problem.is_none()), "{rows:#?}");
+        for run in &acknowledged {
+            let row = index.run(&id(run)).unwrap();
+            assert!(row.is_some_and(|row| row.events >= 2), "{run}");
+        }
+    }
+    assert!(acknowledged.len() > 20, "{}", acknowledged.len());
+    let rows = |store: &Store| Index::refreshed(store).unwrap().0.runs().unwrap();
+    let updated = rows(&store);
+    fs::remove_file(store.home().join("index.sqlite")).unwrap();
+    assert_eq!(rows(&store), updated);
 }
