@@ -51,6 +51,7 @@ fn main() {
     let mut tier = Tier::Notify;
     let mut reads = false;
     let mut quiet = false;
+    let mut landlock = true;
     let mut protect = Vec::new();
     let mut out = None;
     let mut deny = None;
@@ -68,6 +69,7 @@ fn main() {
             }
             Some("--reads") => reads = true,
             Some("--quiet") => quiet = true,
+            Some("--no-landlock") => landlock = false,
             Some("--protect") => protect.push(value().into()),
             Some("--out") => out = Some(value()),
             Some("--deny") => deny = Some(value()),
@@ -80,6 +82,7 @@ fn main() {
     let mut spec = LaunchSpec::new(args);
     (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
     spec.stdin = Stdio::Inherit;
+    spec.landlock = landlock;
     let file: Box<dyn Write + Send> = match out {
         Some(path) => Box::new(BufWriter::new(File::create(path).expect("the output file"))),
         None => Box::new(std::io::stderr()),

@@ -31,6 +31,8 @@ pub struct LaunchSpec {
     pub reads: bool,
     /// Absolute paths that nothing in the run may change: Invigil's own store.
     pub protected: Vec<PathBuf>,
+    /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped.
+    pub landlock: bool,
 }
 
 impl LaunchSpec {
@@ -46,6 +48,7 @@ impl LaunchSpec {
             tier: Tier::Notify,
             reads: false,
             protected: Vec::new(),
+            landlock: true,
         }
     }
 }

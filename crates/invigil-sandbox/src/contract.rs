@@ -1,12 +1,14 @@
 //! The least tier: the command is started and waited for, and so are the orphans it leaves; nothing else is seen.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use invigil_schema::{Hook, ObserverFinished, ObserverStarted, Origin, Tier};
 
 use crate::api::{Killed, LaunchError, Outcome, Sink};
-use crate::handle::{Ended, Started};
+use crate::census::Census;
+use crate::handle::{Begun, Ended, Started};
 use crate::launch::Prepared;
 use crate::sys::{self, ptrace};
 use crate::waker::{Mailbox, Order};
@@ -53,8 +55,15 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
         let _ = started.send(Err(error));
         return;
     }
-    let _ = started.send(Ok((Arc::clone(&mailbox), child.pid)));
+    let census = Census::default();
+    census.add(child.pid);
+    let _ = started.send(Ok(Begun {
+        mailbox: Arc::clone(&mailbox),
+        pid: child.pid,
+        census,
+    }));
     let mut watch = Watch {
+        others: adopted(&HashSet::new()),
         root: child.pid,
         status: None,
         killed: None,
@@ -100,6 +109,8 @@ fn poll(mailbox: &Mailbox) -> libc::pollfd {
 }
 
 struct Watch {
+    /// Children that were there before; they are somebody else's.
+    others: HashSet<u32>,
     root: u32,
     status: Option<ptrace::Change>,
     killed: Option<Killed>,
@@ -121,7 +132,7 @@ impl Watch {
         }
         // Orphans are ours, because we are the subreaper. Other children of this process wait for themselves.
         let mut left = false;
-        for pid in adopted() {
+        for pid in adopted(&self.others) {
             left |= matches!(ptrace::wait_for(pid as i32, false, 0), Ok(None));
         }
         left
@@ -134,7 +145,7 @@ impl Watch {
             Vec::new()
         };
         if self.status.is_some() {
-            all.extend(adopted());
+            all.extend(adopted(&self.others));
         }
         let mut next = 0;
         while let Some(pid) = all.get(next).copied() {
@@ -163,10 +174,13 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Children of this process that its main thread did not make: orphans.
-fn adopted() -> Vec<u32> {
+/// Children of this process' main thread, to which orphans come.
+fn adopted(others: &HashSet<u32>) -> HashSet<u32> {
     let ours = std::process::id();
-    std::fs::read_to_string(format!("/proc/{ours}/task/{ours}/children"))
-        .map(|list| list.split_ascii_whitespace().flat_map(str::parse).collect())
-        .unwrap_or_default()
+    let list = std::fs::read_to_string(format!("/proc/{ours}/task/{ours}/children"));
+    let all = list.unwrap_or_default();
+    all.split_ascii_whitespace()
+        .flat_map(str::parse)
+        .filter(|pid| !others.contains(pid))
+        .collect()
 }

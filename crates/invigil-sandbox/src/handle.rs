@@ -3,9 +3,10 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use invigil_schema::Tier;
+use invigil_schema::{ResourceSample, Tier};
 
 use crate::api::{Decision, Gate, LaunchError, LaunchSpec, Outcome, Sink};
+use crate::census::Census;
 use crate::launch::prepare;
 use crate::sys;
 use crate::waker::{Mailbox, Order};
@@ -16,6 +17,7 @@ use crate::{contract, observer};
 pub struct Handle {
     mailbox: Arc<Mailbox>,
     pid: u32,
+    census: Census,
     ended: Arc<Ended>,
 }
 
@@ -33,7 +35,15 @@ impl Ended {
 }
 
 /// How the observer's thread says that the command runs, or why it does not.
-pub(crate) type Started = mpsc::SyncSender<Result<(Arc<Mailbox>, u32), LaunchError>>;
+pub(crate) type Started = mpsc::SyncSender<Result<Begun, LaunchError>>;
+
+/// What a run that has begun is known by.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) pid: u32,
+    pub(crate) census: Census,
+}
 
 /// Starts a command under watch. Returns when the command has been loaded, or could not be.
 pub fn launch(
@@ -79,10 +89,15 @@ pub fn launch(
         step: "the observer",
         error: invigil_schema::Errno(libc::ECHILD),
     };
-    let (mailbox, pid) = starting.recv().unwrap_or(Err(gone))?;
+    let Begun {
+        mailbox,
+        pid,
+        census,
+    } = starting.recv().unwrap_or(Err(gone))?;
     Ok(Handle {
         mailbox,
         pid,
+        census,
         ended,
     })
 }
@@ -106,6 +121,16 @@ impl Handle {
     /// Answers a request that the gate has left open. Without effect if nobody waits for it any more.
     pub fn answer(&self, request: u64, decision: Decision) {
         self.mailbox.post(Order::Answer(request, decision));
+    }
+
+    /// What the living processes of the run use now.
+    pub fn sample(&self) -> ResourceSample {
+        self.census.sample()
+    }
+
+    /// Whether a process of the run has this pid: who may speak for it.
+    pub fn contains(&self, pid: u32) -> bool {
+        self.census.contains(pid)
     }
 
     /// Waits until the last process of the run is dead; None if the time is over first.

@@ -170,8 +170,9 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         Tier::Ptrace => Some(Trap::Trace),
         Tier::ContractOnly => None,
     };
-    let scoped =
-        trap.is_some() && landlock::abi().is_some_and(|abi| abi >= landlock::ABI_WITH_SCOPES);
+    let scoped = spec.landlock
+        && trap.is_some()
+        && landlock::abi().is_some_and(|abi| abi >= landlock::ABI_WITH_SCOPES);
     let landlock = if scoped {
         landlock::signal_scope().ok()
     } else {
@@ -293,8 +294,8 @@ impl Prepared {
             Err(error) => Err(self.failure(Step::Ready, error)),
         };
         expect(Step::Ready)?;
-        if self.trap.is_some() {
-            ptrace::seize(pid).map_err(|error| LaunchError::Tier {
+        if let Some(trap) = self.trap {
+            ptrace::seize(pid, trap == Trap::Trace).map_err(|error| LaunchError::Tier {
                 tier: self.tier,
                 step: "ptrace",
                 error,

@@ -11,6 +11,7 @@ compile_error!("invigil-sandbox watches processes on Linux, on x86-64 and aarch6
 
 mod api;
 mod calls;
+mod census;
 mod contract;
 mod exec;
 mod files;

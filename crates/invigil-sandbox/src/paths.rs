@@ -3,7 +3,7 @@
 //! Everything ends in a descriptor of ours, and the path that is reported is what the kernel says of that descriptor,
 //! so the file that is judged, the file that is reported and the file that is changed are the same file.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -39,8 +39,22 @@ pub(crate) struct Dir {
     path: RefCell<Option<Vec<u8>>>,
 }
 
+/// How many directories are held before working directories are looked up each time.
+const DIRS_KEPT: usize = 128;
+
+thread_local! {
+    static DIRS: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        DIRS.set(DIRS.get() - 1);
+    }
+}
+
 impl Dir {
     fn new(fd: OwnedFd) -> Rc<Dir> {
+        DIRS.set(DIRS.get() + 1);
         Rc::new(Dir {
             fd,
             path: RefCell::new(None),
@@ -364,7 +378,7 @@ fn open_dir(caller: &Caller, dir: i32) -> Result<Start, Stop> {
     match fs::open(At::Cwd, &path, libc::O_PATH | libc::O_DIRECTORY, 0, 0) {
         Ok(fd) => {
             let opened = Dir::new(fd);
-            if dir == libc::AT_FDCWD {
+            if dir == libc::AT_FDCWD && DIRS.get() < DIRS_KEPT {
                 let _ = caller.cwd.set(Rc::clone(&opened));
             }
             Ok(Start::Dir(opened))

@@ -88,7 +88,7 @@ pub fn probe_all() -> Report {
     probes.push(probe(
         "attach",
         "watching at all",
-        with_child(|child| ptrace::seize(child.id()).map_err(|e| e.to_string())),
+        with_child(|child| ptrace::seize(child.id(), false).map_err(|e| e.to_string())),
     ));
     probes.push(probe(
         "landlock_signal_scope",

@@ -50,6 +50,9 @@ impl Protected {
                 .iter()
                 .any(|root| is_below(path, root) || moves && is_below(root, path))
         };
+        if is_our_proc(op.path.as_bytes()) {
+            return true;
+        }
         let second = match op.op {
             // The text of a symbolic link is no access.
             FileOpKind::Symlink => None,
@@ -156,6 +159,14 @@ fn hold(caller: &Caller, place: Place) -> Option<OwnedFd> {
             _ => b"",
         };
     }
+}
+
+/// Whether a path leads into what `/proc` says of this process.
+fn is_our_proc(path: &[u8]) -> bool {
+    let rest = path.strip_prefix(b"/proc/").unwrap_or_default();
+    let number = rest.split(|&b| b == b'/').next().unwrap_or_default();
+    let number = str::from_utf8(number).ok().and_then(|n| n.parse().ok());
+    number.is_some_and(is_us)
 }
 
 /// Whether a number names this process or one of its threads.

@@ -16,8 +16,9 @@ use invigil_schema::{
 };
 
 use crate::api::{Gate, Killed, LaunchError, Outcome, Sink};
+use crate::census::Census;
 use crate::exec::Digests;
-use crate::handle::{Ended, Started};
+use crate::handle::{Begun, Ended, Started};
 use crate::launch::{Launched, Prepared};
 use crate::protect::Protected;
 use crate::sys::{self, fs, landlock, ptrace, seccomp};
@@ -73,6 +74,7 @@ struct Observer {
     noted: HashSet<(u32, Note)>,
     /// Lets SIGCHLD in.
     waiting_mask: libc::sigset_t,
+    census: Census,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -101,7 +103,11 @@ pub(crate) fn run(
         if observer.root_loaded
             && let Some(started) = waiting.take()
         {
-            let _ = started.send(Ok((Arc::clone(&observer.mailbox), observer.root)));
+            let _ = started.send(Ok(Begun {
+                mailbox: Arc::clone(&observer.mailbox),
+                pid: observer.root,
+                census: observer.census.clone(),
+            }));
         }
     }
     let outcome = observer.finish(start);
@@ -167,6 +173,7 @@ impl Observer {
             signals_scoped: prepared.signals_scoped(),
             noted: HashSet::new(),
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
+            census: Census::default(),
         };
         let mut launched = prepared.start()?;
         observer.killable = launched.killable;
@@ -183,6 +190,7 @@ impl Observer {
             .add_process(launched.pid, None, process_umask);
         observer.table.add_task(launched.pid, launched.pid, false);
         observer.counts.processes += 1;
+        observer.census.add(launched.pid);
         observer.emit(
             Origin::Kernel,
             ProcessForked {
@@ -201,6 +209,15 @@ impl Observer {
             why_not: why_not.map(Into::into),
         };
         let notify = self.tier == Tier::Notify;
+        let sockets =
+            sys::pidfd_open(self.root, false).and_then(|pidfd| sys::pidfd_getfd(pidfd.as_fd(), 2));
+        // A closed descriptor is no refusal.
+        let sockets = match sockets {
+            Ok(_) | Err(Errno(libc::EBADF)) => None,
+            Err(error) => Some(format!(
+                "pidfd_getfd fails with {error}; addresses can be raced"
+            )),
+        };
         let interrupted = "signals can interrupt a trapped call (needs Linux 5.19)";
         ObserverStarted {
             tier: self.tier,
@@ -214,6 +231,7 @@ impl Observer {
                     "race_free_arguments",
                     (!notify).then_some("needs the notify tier"),
                 ),
+                hook("network_on_behalf", sockets.as_deref().filter(|_| notify)),
                 hook(
                     "killable_wait",
                     (notify && !self.killable).then_some(interrupted),

@@ -91,7 +91,10 @@ impl Observer {
         let stopped = self.unclaimed.remove(&child).is_some();
         let thread = by_clone
             && cstring(format!("/proc/{parent}/task/{child}")).is_ok_and(|path| fs::exists(&path));
-        if self.dead_unborn.remove(&child) {
+        // A number that was used before is somebody new.
+        if self.dead_unborn.remove(&child)
+            && !cstring(format!("/proc/{child}")).is_ok_and(|path| fs::exists(&path))
+        {
             return;
         }
         self.adopt(child, parent, thread, !stopped);
@@ -107,6 +110,7 @@ impl Observer {
             let process = self.table.add_process(child, Some(parent), 0o022);
             self.table.add_task(child, child, newborn);
             self.counts.processes += 1;
+            self.census.add(child);
             let parent = self.table.processes.get(&child).and_then(|p| p.parent);
             self.emit(Origin::Kernel, ProcessForked { process, parent }.into());
         }
@@ -355,6 +359,7 @@ impl Observer {
             self.root_end = Some(waited.change);
         }
         self.noted.retain(|(pid, _)| *pid != tid);
+        self.census.remove(tid);
         let Some(process) = self.table.processes.remove(&tid) else {
             return;
         };
@@ -390,11 +395,12 @@ impl Observer {
             .get_mut(&tid)
             .and_then(|task| task.pending.take());
         if let (Some(pending), Ok(registers)) = (pending, Registers::of(tid)) {
-            let result = registers.result();
-            // A call that is to be made again is trapped again.
-            if !(ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&result) {
-                self.complete_with(tid, pending, result);
-            }
+            // Whether the call is made again is up to the signal. If it is, that is another attempt.
+            let result = match registers.result() {
+                ERESTART_RESTARTBLOCK..=ERESTARTSYS => -i64::from(libc::EINTR),
+                result => result,
+            };
+            self.complete_with(tid, pending, result);
         }
         self.resume(tid, 0);
     }

@@ -5,12 +5,11 @@ use std::time::Duration;
 use super::{Sys, check};
 
 /// What `PTRACE_SEIZE` turns on: every new task is traced from its first instruction, and dies with us.
-pub(crate) const OPTIONS: u64 = (libc::PTRACE_O_TRACEFORK
+const OPTIONS: u64 = (libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACESYSGOOD
-    | libc::PTRACE_O_TRACESECCOMP
     | libc::PTRACE_O_EXITKILL) as u64;
 /// `PTRACE_EVENT_STOP`.
 pub(crate) const EVENT_STOP: i32 = 128;
@@ -20,9 +19,14 @@ fn request(request: u32, tid: u32, address: u64, data: u64) -> Sys<i64> {
     check(unsafe { libc::ptrace(request as _, tid, address, data) })
 }
 
-/// Attaches without stopping.
-pub(crate) fn seize(tid: u32) -> Sys<()> {
-    request(libc::PTRACE_SEIZE, tid, 0, OPTIONS).map(drop)
+/// Attaches without stopping. `calls` asks for stops at the calls that a filter marks.
+pub(crate) fn seize(tid: u32, calls: bool) -> Sys<()> {
+    let calls = if calls {
+        libc::PTRACE_O_TRACESECCOMP as u64
+    } else {
+        0
+    };
+    request(libc::PTRACE_SEIZE, tid, 0, OPTIONS | calls).map(drop)
 }
 
 /// Lets a stopped task go on, with a signal or with 0.

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "these are tests")]
 
+mod asking;
 mod facts;
 mod fidelity;
 mod harness;

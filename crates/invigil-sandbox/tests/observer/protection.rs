@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use crate::harness::{Mode, Run, modes, open_dir, tools};
 
-fn attack(mode: Mode) -> Option<Run> {
+fn attack(mode: Mode, landlock: bool) -> Option<Run> {
     let traps = tools().traps.as_ref()?;
     let dir = open_dir();
     let store = dir.path().join("store");
@@ -14,14 +14,20 @@ fn attack(mode: Mode) -> Option<Run> {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
     }
     let store = store.to_str().unwrap().to_owned();
-    let protect = ["--protect", &store];
+    let mut protect = vec!["--protect", &store];
+    if !landlock {
+        protect.push("--no-landlock");
+    }
     Some(mode.run_in(dir, &protect, &[traps.to_str().unwrap(), "attack", &store]))
 }
 
 #[test]
 fn the_store_and_the_supervisor_are_out_of_reach() {
-    for mode in modes() {
-        let Some(run) = attack(mode) else { return };
+    let both = [true, false];
+    for (mode, landlock) in modes().into_iter().flat_map(|mode| both.map(|b| (mode, b))) {
+        let Some(run) = attack(mode, landlock) else {
+            return;
+        };
         assert_eq!(run.code, 0, "{mode:?} {}", run.output);
         for line in run.output.lines() {
             assert!(
@@ -113,10 +119,12 @@ fn a_process_that_hides_is_seen() {
 fn a_signal_to_the_whole_group_spares_the_supervisor() {
     let Some(traps) = &tools().traps else { return };
     for mode in modes() {
-        let run = mode.run(&[], &[traps.to_str().unwrap(), "group"]);
-        assert_eq!(run.code, 0, "{mode:?} {}", run.output);
-        assert_eq!(run.on("still-here").len(), 1, "{mode:?}");
-        run.complete();
+        for options in [&[][..], &["--no-landlock"]] {
+            let run = mode.run(options, &[traps.to_str().unwrap(), "group"]);
+            assert_eq!(run.code, 0, "{mode:?} {}", run.output);
+            assert_eq!(run.on("still-here").len(), 1, "{mode:?}");
+            run.complete();
+        }
     }
 }
 

@@ -1,0 +1,100 @@
+//! Who is alive, for other threads than the observer's, and what they use.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use invigil_schema::ResourceSample;
+
+use crate::table::status_line;
+
+/// The pids of the living processes of a run.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Census(Arc<Mutex<HashSet<u32>>>);
+
+impl Census {
+    fn pids(&self) -> MutexGuard<'_, HashSet<u32>> {
+        // A set is whole whatever its user was doing.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn add(&self, pid: u32) {
+        self.pids().insert(pid);
+    }
+
+    pub(crate) fn remove(&self, pid: u32) {
+        self.pids().remove(&pid);
+    }
+
+    pub(crate) fn contains(&self, pid: u32) -> bool {
+        self.pids().contains(&pid)
+    }
+
+    /// Adds up what `/proc` says. A process that ends meanwhile counts as far as it was read.
+    pub(crate) fn sample(&self) -> ResourceSample {
+        let pids: Vec<u32> = self.pids().iter().copied().collect();
+        let mut sample = ResourceSample::default();
+        for pid in pids {
+            add(&mut sample, pid);
+        }
+        sample
+    }
+}
+
+fn add(sample: &mut ResourceSample, pid: u32) {
+    let read = |name: &str| std::fs::read(format!("/proc/{pid}/{name}")).unwrap_or_default();
+    let stat = read("stat");
+    let Some(name_end) = stat.iter().rposition(|&b| b == b')') else {
+        return;
+    };
+    // Fields are counted from 1, and the one behind the name is the third.
+    let fields: Vec<u64> = stat[name_end + 1..]
+        .trim_ascii()
+        .split(|&b| b == b' ')
+        .map(|text| {
+            str::from_utf8(text)
+                .ok()
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(0)
+        })
+        .collect();
+    let field = |n: usize| fields.get(n - 3).copied().unwrap_or(0);
+    let number = |text: &[u8], name: &str| -> u64 {
+        let line = status_line(text, name).and_then(|line| str::from_utf8(line).ok());
+        line.and_then(|line| line.parse().ok()).unwrap_or(0)
+    };
+    let io = read("io");
+    sample.processes += 1;
+    sample.threads += field(20);
+    sample.cpu_us += (field(14) + field(15)) * tick_us();
+    sample.rss_kib += field(24) * page_kib();
+    sample.read_bytes += number(&io, "rchar");
+    sample.written_bytes += number(&io, "wchar");
+}
+
+fn tick_us() -> u64 {
+    // SAFETY: plain integers.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    1_000_000 / u64::try_from(ticks).unwrap_or(100).max(1)
+}
+
+fn page_kib() -> u64 {
+    // SAFETY: plain integers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    u64::try_from(page).unwrap_or(4096) / 1024
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_uses_something() {
+        let census = Census::default();
+        census.add(std::process::id());
+        let sample = census.sample();
+        assert_eq!(sample.processes, 1);
+        assert!(sample.threads >= 1 && sample.rss_kib > 0, "{sample:?}");
+        census.remove(std::process::id());
+        assert_eq!(census.sample(), ResourceSample::default());
+    }
+}
