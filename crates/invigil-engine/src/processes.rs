@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use invigil_schema::{Event, ProcessRef, ResourceSample};
+use invigil_schema::{Event, ProcessRef};
 
 /// The processes of a run.
 #[derive(Default)]
@@ -46,54 +46,18 @@ impl Processes {
         (!somebody_else).then_some(known)
     }
 
-    /// What all living processes use now.
-    pub(crate) fn sample(&self) -> ResourceSample {
-        let alive: Vec<u32> = self.state().alive.iter().copied().collect();
-        let mut total = ResourceSample::default();
-        for pid in alive {
-            add(&mut total, pid);
-        }
-        total
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The fields of `/proc/PID/stat` from the third on: the second holds a name that may contain anything.
-fn stat(pid: u32) -> Option<Vec<u64>> {
+/// When the process that has this pid now was started: field 22 of `/proc/PID/stat`. The second field is a name that may
+/// contain anything.
+fn start_of(pid: u32) -> Option<u64> {
     let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let behind = text.iter().rposition(|byte| *byte == b')')?;
     let fields = str::from_utf8(text.get(behind + 2..)?).ok()?;
-    let number = |field: &str| field.parse().unwrap_or(0);
-    Some(fields.split_ascii_whitespace().map(number).collect())
-}
-
-fn start_of(pid: u32) -> Option<u64> {
-    stat(pid)?.get(19).copied()
-}
-
-/// Adds what one process uses. One that has just died uses nothing.
-fn add(total: &mut ResourceSample, pid: u32) {
-    /// What the kernel reports processor time in, on every architecture.
-    const TICK_US: u64 = 10_000;
-    let Some(fields) = stat(pid) else {
-        return;
-    };
-    let field = |at: usize| fields.get(at).copied().unwrap_or(0);
-    total.processes += 1;
-    total.threads += field(17);
-    total.cpu_us += (field(11) + field(12)) * TICK_US;
-    total.rss_kib += field(21) * (rustix::param::page_size() as u64 / 1024);
-    let io = fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
-    let value = |name: &str| {
-        let line = io.lines().find_map(|line| line.strip_prefix(name));
-        line.and_then(|value| value.trim().parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    total.read_bytes += value("rchar:");
-    total.written_bytes += value("wchar:");
+    fields.split_ascii_whitespace().nth(19)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -132,19 +96,6 @@ mod tests {
             processes.find(me),
             None,
             "the pid is somebody else's by now"
-        );
-    }
-
-    #[test]
-    fn a_sample_has_numbers_in_it() {
-        let processes = Processes::default();
-        assert_eq!(processes.sample(), ResourceSample::default());
-        processes.take(&forked(std::process::id(), 0));
-        let sample = processes.sample();
-        assert_eq!(sample.processes, 1);
-        assert!(
-            sample.threads >= 1 && sample.rss_kib > 100 && sample.read_bytes > 0,
-            "{sample:?}"
         );
     }
 }

@@ -10,7 +10,7 @@ use std::thread;
 use invigil_journal::{
     Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError,
 };
-use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Stdio, launch};
+use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, launch};
 use invigil_schema::{
     Event, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure,
     Tier,
@@ -227,15 +227,14 @@ impl Watch<'_> {
         env.insert(EVENTS_SCHEMA.into(), SDK_SCHEMA.into());
         let (stdout, stderr) = relay.ends();
         LaunchSpec {
-            argv: spec.command.clone(),
             env,
             cwd: engine.cwd(spec),
-            stdin: Stdio::Inherit,
             stdout,
             stderr,
             tier,
             reads: spec.reads,
             protected: vec![engine.store.home().to_owned()],
+            ..LaunchSpec::new(spec.command.clone())
         }
     }
 
@@ -250,7 +249,7 @@ impl Watch<'_> {
             member => Peer::Member(member),
         };
         let said = |event: Event| recorder.try_record(Origin::Sdk, &event);
-        let watchdog = Watchdog::new(self.spec, self.run_id, recorder, self.control);
+        let watchdog = Watchdog::new(self.spec, self.run_id, &handle, recorder, self.control);
         let outcome = thread::scope(|scope| {
             scope.spawn(|| self.channel.serve(scope, self.run_id, &who, &said));
             scope.spawn(|| watchdog.watch());

@@ -1,8 +1,9 @@
 //! What happens by the clock while a run goes on: its time-out, samples of what it uses, files that others write to.
 
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use invigil_sandbox::Handle;
 use invigil_schema::{Event, Origin, RunId, StopReason};
 
 use crate::control::Control;
@@ -22,7 +23,8 @@ const SAMPLE_SHARE: u32 = 20;
 
 /// Looks after one run.
 pub(crate) struct Watchdog<'a> {
-    recorder: &'a Arc<Recorder>,
+    handle: &'a Handle,
+    recorder: &'a Recorder,
     control: &'a Control,
     timeout: Option<Duration>,
     reports: Mutex<Reports>,
@@ -34,10 +36,12 @@ impl<'a> Watchdog<'a> {
     pub(crate) fn new(
         spec: &RunSpec,
         run_id: &RunId,
-        recorder: &'a Arc<Recorder>,
+        handle: &'a Handle,
+        recorder: &'a Recorder,
         control: &'a Control,
     ) -> Self {
         Watchdog {
+            handle,
             recorder,
             control,
             timeout: spec.timeout,
@@ -81,7 +85,7 @@ impl<'a> Watchdog<'a> {
                 kill_at = None;
             }
             if sample_at <= now {
-                let sample = self.recorder.processes.sample();
+                let sample = self.handle.sample();
                 self.recorder.try_record(Origin::Kernel, &sample.into());
                 sample_at = now + SAMPLE.max(now.elapsed() * SAMPLE_SHARE);
             }

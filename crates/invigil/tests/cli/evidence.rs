@@ -58,10 +58,7 @@ fn tampering_is_refused_by_name() {
     refused(&flipped, "");
     let zeros = "0".repeat(64);
     let (stdout, _) = invigil.expect(1, &["verify", "a.tar.gz", "--sha256", &zeros]);
-    assert!(
-        stdout.contains("the file's SHA-256"),
-        "{stdout}"
-    );
+    assert!(stdout.contains("the file's SHA-256"), "{stdout}");
     let (stdout, _) = invigil.expect(1, &["verify", "a.tar.gz", "--run-id", "b"]);
     assert!(stdout.contains("run a"), "{stdout}");
     invigil.expect(125, &["verify", "nowhere.tar.gz"]);
