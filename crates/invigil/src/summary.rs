@@ -65,11 +65,12 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
     label(out, "seen")?;
     writeln!(out, "{}", seen(summary))?;
     for missing in &summary.not_seen {
-        writeln!(
-            out,
-            "           {WARN}not seen:{WARN:#} {}",
-            ui::harmless(missing)
-        )?;
+        // That reads are off is said in words already.
+        if missing != "hook_not_attached: reads" {
+            let words = missing.split_once(": ").map_or(&**missing, |(_, words)| words);
+            let words = ui::harmless(words);
+            writeln!(out, "           {DIM}but {words}{DIM:#}")?;
+        }
     }
     label(out, "evidence")?;
     writeln!(out, "{}", run.directory().display())?;
