@@ -12,8 +12,8 @@ use invigil_journal::{
 };
 use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, launch};
 use invigil_schema::{
-    Event, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure,
-    Tier,
+    Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted,
+    SDK_SCHEMA, SpawnFailure, Tier,
 };
 
 use crate::channel::{Channel, Peer};
@@ -204,7 +204,15 @@ impl Watch<'_> {
                     let end = self.attend(Arc::new(handle), tier, relay)?;
                     return Ok((end, tier));
                 }
-                Err(LaunchError::Tier { .. }) if at + 1 < tiers.len() => {}
+                Err(error @ LaunchError::Tier { .. }) if at + 1 < tiers.len() => {
+                    let note = ObserverNote {
+                        process: None,
+                        note: Note::LesserTier,
+                        detail: error.to_string(),
+                    };
+                    // A failure is met again at the next record.
+                    self.recorder.try_record(Origin::Runtime, &note.into());
+                }
                 Err(error @ LaunchError::Tier { .. }) => {
                     return Err(RunError::Tier(error.to_string()));
                 }

@@ -366,6 +366,8 @@ pub enum Note {
     ExecMismatch,
     /// The whole tree was killed.
     TreeKilled,
+    /// A better tier could not be had.
+    LesserTier,
 }
 
 /// Data of `resource_sample`: what the whole tree uses at one moment.

@@ -67,10 +67,24 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
     for missing in &summary.not_seen {
         // That reads are off is said in words already.
         if missing != "hook_not_attached: reads" {
-            let words = missing.split_once(": ").map_or(&**missing, |(_, words)| words);
+            let words = missing
+                .split_once(": ")
+                .map_or(&**missing, |(_, words)| words);
             let words = ui::harmless(words);
             writeln!(out, "           {DIM}but {words}{DIM:#}")?;
         }
+    }
+    for note in summary.notes.iter().take(FEW) {
+        let times = if note.count > 1 {
+            format!(" ({}×)", note.count)
+        } else {
+            String::new()
+        };
+        writeln!(
+            out,
+            "           {WARN}note:{WARN:#} {}{times}",
+            ui::harmless(&note.detail)
+        )?;
     }
     label(out, "evidence")?;
     writeln!(out, "{}", run.directory().display())?;

@@ -185,9 +185,11 @@ impl Kernel {
             | Note::ForeignArchitecture => true,
             // A listener comes before a tracer: it could hide calls from this tier.
             Note::ForeignListener => self.tier == Some(Tier::Ptrace),
-            Note::IoUringDenied | Note::DebuggerInside | Note::ExecMismatch | Note::TreeKilled => {
-                false
-            }
+            Note::IoUringDenied
+            | Note::DebuggerInside
+            | Note::ExecMismatch
+            | Note::TreeKilled
+            | Note::LesserTier => false,
         };
         missed.then(|| Missing::all(words(note)))
     }
@@ -304,5 +306,6 @@ fn words(note: Note) -> &'static str {
         Note::Privileged => "privileged: an operation that can go past the observer",
         Note::ExecMismatch => "exec_mismatch: what was loaded is not what was decided on",
         Note::TreeKilled => "tree_killed: all processes of the run were killed",
+        Note::LesserTier => "lesser_tier: a better tier could not be had",
     }
 }

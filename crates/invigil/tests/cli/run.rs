@@ -265,3 +265,43 @@ fn the_place_is_taken_from_flag_variable_and_xdg_in_this_order() {
     run(false, false, false);
     assert!(place("user/.local/share/invigil/runs").exists());
 }
+
+/// What cannot be recorded does not happen: the disk of the store is full in the middle of a run.
+#[test]
+fn a_full_disk_ends_the_run_and_everything_in_it() {
+    let invigil = Invigil::new();
+    let home = invigil.home();
+    std::fs::create_dir(&home).unwrap();
+    let script = "(setsid sh -c 'while :; do sleep 0.05; done' &); \
+                  i=0; while :; do i=$((i+1)); echo x > f$i; rm f$i; done";
+    let mount = format!(
+        "mount -t tmpfs -o size=400k none {} || exit 77; exec {} run --run-id a -- sh -c \"$0\"",
+        home.display(),
+        env!("CARGO_BIN_EXE_invigil"),
+    );
+    let output = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", &mount, script])
+        .env("INVIGIL_HOME", &home)
+        .current_dir(invigil.directory.path())
+        .output();
+    let output = match output {
+        Ok(output) if output.status.code() != Some(77) => output,
+        _ => return println!("skipped: no small disk can be mounted here"),
+    };
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if stderr.contains("unshare failed") {
+        return println!("skipped: {stderr}");
+    }
+    assert_eq!(output.status.code(), Some(125), "{stderr}");
+    assert!(
+        stderr.contains("could not be recorded any more"),
+        "{stderr}"
+    );
+    assert!(stderr.contains("No space left"), "{stderr}");
+    let survivors = std::process::Command::new("pgrep")
+        .args(["-f", invigil.directory.path().to_str().unwrap()])
+        .output();
+    if let Ok(survivors) = survivors {
+        assert_eq!(String::from_utf8_lossy(&survivors.stdout), "");
+    }
+}
