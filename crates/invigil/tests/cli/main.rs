@@ -1,6 +1,10 @@
 //! The command line as a person or a script uses it: the real binary, real processes, real files.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test that cannot go on has failed, and one that skips says so"
+)]
 
 mod evidence;
 mod observe;
