@@ -1,0 +1,3 @@
+//! Joins journal, policy, audit and sandbox into runs.
+
+pub mod redact;

@@ -1,0 +1,252 @@
+//! Which fields of an event are free text.
+
+use std::borrow::Cow;
+
+use invigil_schema::{Address, Event, OsText};
+use serde_json::Value;
+use serde_json::value::RawValue;
+
+use super::markers::MARKERS;
+use super::{Redactor, names};
+
+/// Members of a reported body that are ids: they join events, and are checked where they enter.
+const IDS: &[&str] = &[
+    "schema",
+    "run_id",
+    "event_type",
+    "tool_call_id",
+    "id",
+    "seq",
+];
+
+pub(super) fn redact<'a>(redactor: &Redactor, event: &'a Event) -> Cow<'a, Event> {
+    if quiet(event) {
+        return Cow::Borrowed(event);
+    }
+    let mut copy = event.clone();
+    let mut pass = Pass {
+        redactor,
+        changed: false,
+    };
+    pass.event(&mut copy);
+    match pass.changed {
+        true => Cow::Owned(copy),
+        false => Cow::Borrowed(event),
+    }
+}
+
+/// Whether there is no marker in it. Looks only at the kinds that come in great numbers.
+fn quiet(event: &Event) -> bool {
+    let still = |text: &OsText| !MARKERS.any(text.as_bytes());
+    let still_too = |text: &Option<OsText>| text.as_ref().is_none_or(still);
+    match event {
+        Event::FileOp(op) => still(&op.path) && still_too(&op.to) && still_too(&op.detail),
+        Event::ProcessExec(exec) => {
+            still(&exec.executable)
+                && still_too(&exec.requested)
+                && still(&exec.cwd)
+                && exec.argv.iter().all(still)
+        }
+        Event::ExecFailed(failed) => still(&failed.path),
+        Event::FileFinal(last) => still(&last.path) && last.why_not.is_none(),
+        Event::NetOp(op) => match &op.address {
+            Address::Unix { path } => still(path),
+            Address::Abstract { name } => still(name),
+            Address::Inet { .. } | Address::Inet6 { .. } => true,
+            Address::Unnamed | Address::Other { .. } => true,
+        },
+        Event::ProcessForked(_) | Event::ProcessExited(_) | Event::ResourceSample(_) => true,
+        _ => false,
+    }
+}
+
+struct Pass<'r> {
+    redactor: &'r Redactor,
+    changed: bool,
+}
+
+impl Pass<'_> {
+    fn event(&mut self, event: &mut Event) {
+        match event {
+            Event::RunStarted(data) => {
+                self.argv(&mut data.command);
+                self.os(&mut data.cwd);
+            }
+            Event::RunFailed(data) => self.string(&mut data.reason),
+            Event::ObserverNote(data) => self.string(&mut data.detail),
+            Event::ProcessExec(data) => {
+                self.os(&mut data.executable);
+                self.maybe(&mut data.requested);
+                self.argv(&mut data.argv);
+                self.os(&mut data.cwd);
+            }
+            Event::ExecFailed(data) => self.os(&mut data.path),
+            Event::FileOp(data) => {
+                self.os(&mut data.path);
+                self.maybe(&mut data.to);
+                self.maybe(&mut data.detail);
+            }
+            Event::FileFinal(data) => {
+                self.os(&mut data.path);
+                if let Some(reason) = &mut data.why_not {
+                    self.string(reason);
+                }
+            }
+            Event::NetOp(data) => match &mut data.address {
+                Address::Unix { path: text } | Address::Abstract { name: text } => self.os(text),
+                _ => {}
+            },
+            Event::AccessDenied(data) => self.os(&mut data.target),
+            Event::SdkEvent(data) => {
+                self.string(&mut data.source);
+                if let Some(tool) = &mut data.tool {
+                    self.string(tool);
+                }
+                self.body(&mut data.body);
+            }
+            Event::SdkRejected(data) => {
+                self.string(&mut data.reason);
+                self.os(&mut data.text);
+            }
+            Event::PolicyDecision(data) => {
+                self.string(&mut data.source);
+                self.string(&mut data.tool);
+                self.string(&mut data.decision);
+                self.body(&mut data.body);
+            }
+            Event::PolicyFlagged(data) => {
+                self.string(&mut data.reason);
+                self.os(&mut data.text);
+            }
+            Event::Unknown { data, .. } => self.raw(data),
+            Event::JournalOpened(_)
+            | Event::JournalRecovered(_)
+            | Event::RunFinished(_)
+            | Event::ObserverStarted(_)
+            | Event::ObserverFinished(_)
+            | Event::ProcessForked(_)
+            | Event::ProcessExited(_)
+            | Event::ResourceSample(_) => {}
+        }
+    }
+
+    fn os(&mut self, text: &mut OsText) {
+        if let Cow::Owned(redacted) = self.redactor.bytes(text.as_bytes()) {
+            *text = redacted.into();
+            self.changed = true;
+        }
+    }
+
+    fn maybe(&mut self, text: &mut Option<OsText>) {
+        if let Some(text) = text {
+            self.os(text);
+        }
+    }
+
+    fn string(&mut self, text: &mut String) {
+        if let Cow::Owned(redacted) = self.redactor.text(text) {
+            *text = redacted;
+            self.changed = true;
+        }
+    }
+
+    fn argv(&mut self, argv: &mut Vec<OsText>) {
+        let redacted = self.redactor.argv(argv);
+        if redacted != *argv {
+            *argv = redacted;
+            self.changed = true;
+        }
+    }
+
+    fn raw(&mut self, data: &mut Box<RawValue>) {
+        let Ok(mut value) = serde_json::from_str::<Value>(data.get()) else {
+            return;
+        };
+        let mut inner = Pass {
+            redactor: self.redactor,
+            changed: false,
+        };
+        inner.value(&mut value);
+        if inner.changed
+            && let Ok(text) = serde_json::to_string(&value)
+            && let Ok(redacted) = RawValue::from_string(text)
+        {
+            *data = redacted;
+            self.changed = true;
+        }
+    }
+
+    /// What somebody reported, but for the ids in it.
+    fn body(&mut self, body: &mut Value) {
+        match body {
+            Value::Object(members) => {
+                for (name, value) in members.iter_mut() {
+                    if !IDS.contains(&name.as_str()) {
+                        self.member(name, value);
+                    }
+                }
+            }
+            other => self.value(other),
+        }
+    }
+
+    fn value(&mut self, value: &mut Value) {
+        match value {
+            Value::String(text) => self.string(text),
+            Value::Array(items) => self.items(items),
+            Value::Object(members) => {
+                for (name, value) in members.iter_mut() {
+                    self.member(name, value);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => {}
+        }
+    }
+
+    /// A list of texts may be a command.
+    fn items(&mut self, items: &mut [Value]) {
+        let words: Option<Vec<&[u8]>> = items
+            .iter()
+            .map(|item| item.as_str().map(str::as_bytes))
+            .collect();
+        let Some(words) = words else {
+            return items.iter_mut().for_each(|item| self.value(item));
+        };
+        let redacted = self.redactor.words(&words);
+        for (item, word) in items.iter_mut().zip(redacted) {
+            if item.as_str().map(str::as_bytes) != Some(&word) {
+                *item = Value::String(String::from_utf8_lossy(&word).into_owned());
+                self.changed = true;
+            }
+        }
+    }
+
+    /// A value that is given to the name of a secret is one.
+    fn member(&mut self, name: &str, value: &mut Value) {
+        let secret = names::secret_name(name.as_bytes());
+        match value {
+            Value::String(text)
+                if secret.is_some_and(|name| names::given(text.as_bytes(), name)) =>
+            {
+                let word = [b"SECRET=", text.as_bytes()].concat();
+                let redacted = self.redactor.words(&[&word]).pop();
+                let redacted = redacted
+                    .as_deref()
+                    .and_then(|word| word.strip_prefix(b"SECRET="));
+                if let Some(redacted) = redacted.filter(|word| *word != text.as_bytes()) {
+                    *text = String::from_utf8_lossy(redacted).into_owned();
+                    self.changed = true;
+                }
+            }
+            Value::Number(number) if secret == Some(names::Name::Password) => {
+                let word = format!("PASSWORD={number}");
+                if let Some(redacted) = self.redactor.words(&[word.as_bytes()]).pop() {
+                    let text = String::from_utf8_lossy(&redacted[b"PASSWORD=".len()..]);
+                    *value = Value::String(text.into_owned());
+                    self.changed = true;
+                }
+            }
+            _ => self.value(value),
+        }
+    }
+}

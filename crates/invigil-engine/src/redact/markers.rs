@@ -1,0 +1,84 @@
+//! The markers that rules hang on, and the one scan for all of them.
+
+use std::sync::LazyLock;
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
+
+use super::span::Spans;
+use super::tokens::{self, TOKENS, Token};
+use super::{command, names};
+
+/// What a marker leads to.
+#[derive(Clone, Copy)]
+pub(super) enum Found {
+    /// A secret of a known shape begins here.
+    Token(&'static Token),
+    /// Something that is looked at more closely: text, start and end of the marker, results.
+    Shape(fn(&[u8], usize, usize, &mut Spans<'_>)),
+    /// Part of a name that secrets are given to.
+    Name,
+    /// A program that takes secrets as arguments.
+    Program,
+}
+
+/// All markers, in one automaton.
+pub(super) struct Markers {
+    automaton: Option<AhoCorasick>,
+    meaning: Vec<Found>,
+}
+
+pub(super) static MARKERS: LazyLock<Markers> = LazyLock::new(|| {
+    let mut texts: Vec<&'static str> = Vec::new();
+    let mut meaning = Vec::new();
+    let mut add = |text, found| {
+        texts.push(text);
+        meaning.push(found);
+    };
+    for token in TOKENS {
+        add(token.prefix, Found::Token(token));
+    }
+    for &(text, shape) in tokens::SHAPES {
+        add(text, Found::Shape(shape));
+    }
+    for &text in names::WORDS {
+        add(text, Found::Name);
+    }
+    for program in command::PROGRAMS {
+        add(program.name, Found::Program);
+    }
+    // The patterns are fixed and few, so building cannot fail; if it did, everything is looked at the slow way.
+    let automaton = AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .kind(Some(AhoCorasickKind::DFA))
+        .build(&texts)
+        .ok();
+    Markers { automaton, meaning }
+});
+
+impl Markers {
+    /// Whether there is any marker at all.
+    pub(super) fn any(&self, text: &[u8]) -> bool {
+        match &self.automaton {
+            Some(automaton) => automaton.is_match(text),
+            None => true,
+        }
+    }
+
+    /// Every marker in the text, overlapping ones too.
+    pub(super) fn all<'a>(
+        &'a self,
+        text: &'a [u8],
+    ) -> impl Iterator<Item = (Found, usize, usize)> + 'a {
+        let found = self
+            .automaton
+            .as_ref()
+            .map(|automaton| automaton.find_overlapping_iter(text));
+        found.into_iter().flatten().map(|found| {
+            (
+                self.meaning[found.pattern().as_usize()],
+                found.start(),
+                found.end(),
+            )
+        })
+    }
+}
