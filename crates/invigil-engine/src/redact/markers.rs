@@ -23,7 +23,7 @@ pub(super) enum Found {
 
 /// All markers, in one automaton.
 pub(super) struct Markers {
-    automaton: Option<AhoCorasick>,
+    automaton: AhoCorasick,
     meaning: Vec<Found>,
 }
 
@@ -46,22 +46,19 @@ pub(super) static MARKERS: LazyLock<Markers> = LazyLock::new(|| {
     for program in command::PROGRAMS {
         add(program.name, Found::Program);
     }
-    // The patterns are fixed and few, so building cannot fail; if it did, everything is looked at the slow way.
     let automaton = AhoCorasick::builder()
         .ascii_case_insensitive(true)
         .kind(Some(AhoCorasickKind::DFA))
         .build(&texts)
-        .ok();
+        // Only patterns beyond any size fail. Without the automaton every secret would stay, so there is no going on.
+        .expect("the markers are fixed and few");
     Markers { automaton, meaning }
 });
 
 impl Markers {
     /// Whether there is any marker at all.
     pub(super) fn any(&self, text: &[u8]) -> bool {
-        match &self.automaton {
-            Some(automaton) => automaton.is_match(text),
-            None => true,
-        }
+        self.automaton.is_match(text)
     }
 
     /// Every marker in the text, overlapping ones too.
@@ -69,16 +66,9 @@ impl Markers {
         &'a self,
         text: &'a [u8],
     ) -> impl Iterator<Item = (Found, usize, usize)> + 'a {
-        let found = self
-            .automaton
-            .as_ref()
-            .map(|automaton| automaton.find_overlapping_iter(text));
-        found.into_iter().flatten().map(|found| {
-            (
-                self.meaning[found.pattern().as_usize()],
-                found.start(),
-                found.end(),
-            )
+        self.automaton.find_overlapping_iter(text).map(|found| {
+            let meaning = self.meaning[found.pattern().as_usize()];
+            (meaning, found.start(), found.end())
         })
     }
 }

@@ -12,7 +12,8 @@ macro_rules! refused {
     ($($name:ident: $archive:expr => $error:pat $(if $guard:expr)?,)+) => {$(
         #[test]
         fn $name() {
-            let result = check(&$archive);
+            let archive: Vec<u8> = $archive;
+            let result = check(&archive);
             assert!(matches!(&result, Err($error) $(if $guard)?), "{result:?}");
             // What people read is one line that says something.
             let message = result.unwrap_err().to_string();
