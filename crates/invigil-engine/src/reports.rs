@@ -12,6 +12,9 @@ use crate::lines::{Line, MAX_LINE};
 
 /// How much of a rejected line is kept.
 const KEPT: usize = 4096;
+/// How deeply a line may be nested. An archive refuses what is nested too deeply, and no agent shall be able to make
+/// its own run one that cannot be packed.
+const MAX_NESTING: usize = 32;
 
 /// Why a line is not accepted.
 struct Rejected {
@@ -197,9 +200,22 @@ fn object(line: &Line<'_>) -> Result<Map<String, Value>, Rejected> {
         ));
     }
     match serde_json::from_slice(line.bytes) {
+        Ok(Value::Object(object)) if object.values().any(|value| is_deeper(value, MAX_NESTING)) => {
+            let reason = format!("it is nested more than {MAX_NESTING} levels deep");
+            Err(rejected(LineFlaw::NotJson, reason))
+        }
         Ok(Value::Object(object)) => Ok(object),
         Ok(_) => Err(rejected(LineFlaw::NotJson, "it is not a JSON object")),
         Err(error) => Err(rejected(LineFlaw::NotJson, error.to_string())),
+    }
+}
+
+fn is_deeper(value: &Value, levels: usize) -> bool {
+    match value {
+        _ if levels == 0 => true,
+        Value::Array(values) => values.iter().any(|value| is_deeper(value, levels - 1)),
+        Value::Object(values) => values.values().any(|value| is_deeper(value, levels - 1)),
+        _ => false,
     }
 }
 
@@ -249,6 +265,10 @@ mod tests {
         lines.iter().enumerate().map(read).collect()
     }
 
+    fn nested(levels: usize) -> Value {
+        (0..levels).fold(json!(1), |inside, _| json!([inside]))
+    }
+
     #[test]
     fn each_bad_line_has_its_own_flaw_and_loses_nothing_else() {
         let with = |seq: u64, name: &str, value: Value| {
@@ -267,6 +287,8 @@ mod tests {
             with(5, "tool", json!(7)),
             with(6, "event_type", json!("message")),
             good(7).to_string(),
+            with(8, "more", nested(40)),
+            with(8, "more", nested(30)),
         ];
         use LineFlaw::*;
         let expected = [
@@ -279,6 +301,8 @@ mod tests {
             Some(UnknownType),
             Some(MissingField),
             None,
+            None,
+            Some(NotJson),
             None,
         ];
         assert_eq!(flaws(&lines), expected);
