@@ -33,6 +33,8 @@ pub struct LaunchSpec {
     pub protected: Vec<PathBuf>,
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped.
     pub landlock: bool,
+    /// How long one call may keep the observer busy before the whole run is killed.
+    pub patience: Duration,
 }
 
 impl LaunchSpec {
@@ -49,6 +51,7 @@ impl LaunchSpec {
             reads: false,
             protected: Vec::new(),
             landlock: true,
+            patience: Duration::from_secs(120),
         }
     }
 }

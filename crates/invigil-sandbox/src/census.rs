@@ -29,11 +29,15 @@ impl Census {
         self.pids().contains(&pid)
     }
 
+    /// Everybody.
+    pub(crate) fn all(&self) -> Vec<u32> {
+        self.pids().iter().copied().collect()
+    }
+
     /// Adds up what `/proc` says. A process that ends meanwhile counts as far as it was read.
     pub(crate) fn sample(&self) -> ResourceSample {
-        let pids: Vec<u32> = self.pids().iter().copied().collect();
         let mut sample = ResourceSample::default();
-        for pid in pids {
+        for pid in self.all() {
             add(&mut sample, pid);
         }
         sample

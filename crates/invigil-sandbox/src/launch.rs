@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::time::Duration;
 
 use invigil_schema::{Errno, Tier};
 
@@ -250,13 +251,17 @@ impl Prepared {
             parent: std::process::id(),
         };
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
+        // The child starts with this mask, and takes on its own when somebody is there to pass signals on to it.
+        let before = sys::block_all_signals();
         // SAFETY: like fork, with a shared descriptor table. The child runs on a copy of this stack and never returns
         // from `run`, which makes system calls only.
         let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
         if pid == 0 {
             child.run();
         }
-        let pid = sys::check(pid).map_err(system("clone"))? as u32;
+        let pid = sys::check(pid);
+        sys::set_mask(&before);
+        let pid = pid.map_err(system("clone"))? as u32;
         match self.handshake(pid, &status, &go) {
             Ok((listener, killable)) => {
                 // SAFETY: the child made this descriptor in the table that we shared, and has left that table.
@@ -285,7 +290,7 @@ impl Prepared {
         status: &OwnedFd,
         go: &OwnedFd,
     ) -> Result<(Option<RawFd>, bool), LaunchError> {
-        let expect = |step: Step| match message(status) {
+        let expect = |step: Step| match message_of(pid, status) {
             Ok([tag, value, extra]) if tag == step as i32 => Ok((value, extra)),
             Ok([tag, error, _]) => {
                 let step = Step::from_tag(tag).unwrap_or(Step::Ready);
@@ -313,6 +318,35 @@ impl Prepared {
         Some(self.failure(Step::from_tag(tag)?, Errno(error)))
     }
 }
+
+/// Waits for a message of a child that we may be tracing. It can be stopped by a signal meanwhile, or die; its end of
+/// the pipe is ours too, so that its death does not close the pipe.
+fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
+    let mask = sys::current_mask(None);
+    loop {
+        let mut fds = [libc::pollfd {
+            fd: status.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        }];
+        if sys::wait_ready(&mut fds, Some(HANDSHAKE_TICK), &mask)? > 0 {
+            return message(status);
+        }
+        let waited = ptrace::wait_for(pid as i32, false, libc::__WALL);
+        match waited.map(|waited| waited.map(|waited| waited.change)) {
+            Ok(Some(ptrace::Change::Signal(signal))) => drop(ptrace::resume(pid, signal)),
+            Ok(Some(ptrace::Change::Exited(_) | ptrace::Change::Killed(_))) => {
+                return Err(Errno(libc::EPIPE));
+            }
+            Ok(Some(_)) => drop(ptrace::resume(pid, 0)),
+            Ok(None) => {}
+            Err(_) => return Err(Errno(libc::EPIPE)),
+        }
+    }
+}
+
+/// How often a child that does not speak is looked at.
+const HANDSHAKE_TICK: Duration = Duration::from_millis(10);
 
 /// Reads one message of the child: a tag and two numbers. `EPIPE` if it is gone.
 fn message(status: &OwnedFd) -> Sys<[i32; 3]> {
@@ -380,7 +414,6 @@ impl Child<'_> {
             libc::prctl(libc::PR_SET_DUMPABLE, 1);
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
-            libc::sigprocmask(libc::SIG_SETMASK, &self.prepared.mask, std::ptr::null_mut());
         }
         self.say(Step::Ready, 0, 0);
         let mut go = 0u8;
@@ -400,6 +433,10 @@ impl Child<'_> {
         self.leave_table();
         self.say(Step::Watched, listener, killable.into());
         self.streams();
+        // SAFETY: the mask is a valid set. From here on the observer's loop is there to pass signals on.
+        unsafe {
+            libc::sigprocmask(libc::SIG_SETMASK, &self.prepared.mask, std::ptr::null_mut());
+        }
         self.exec()
     }
 

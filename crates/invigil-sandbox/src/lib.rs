@@ -27,6 +27,7 @@ mod sys;
 mod table;
 mod traps;
 mod waker;
+mod watchdog;
 
 pub use api::{
     Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,

@@ -5,7 +5,7 @@
 //! gets it, and the usual case costs one signal and no write.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -16,7 +16,9 @@ use crate::sys::{self, Sys};
 
 /// How many runs one process can watch at once.
 const BELLS: usize = 256;
+/// A bell is never closed: a handler on another thread may be about to ring it, and the number could be anybody's then.
 static BELL: [AtomicI32; BELLS] = [const { AtomicI32::new(-1) }; BELLS];
+/// The thread that a bell is for; 0 if it is free.
 static OWNER: [AtomicU32; BELLS] = [const { AtomicU32::new(0) }; BELLS];
 
 extern "C" fn on_child(_: libc::c_int) {
@@ -24,7 +26,8 @@ extern "C" fn on_child(_: libc::c_int) {
     let here = sys::gettid();
     for (bell, owner) in BELL.iter().zip(&OWNER) {
         let fd = bell.load(Ordering::Acquire);
-        if fd >= 0 && owner.load(Ordering::Acquire) != here {
+        let owner = owner.load(Ordering::Acquire);
+        if fd >= 0 && owner != 0 && owner != here {
             sys::ring(fd);
         }
     }
@@ -61,7 +64,7 @@ pub(crate) enum Order {
 /// Where orders wait.
 #[derive(Debug)]
 pub(crate) struct Mailbox {
-    bell: OwnedFd,
+    bell: BorrowedFd<'static>,
     slot: usize,
     orders: Mutex<VecDeque<Order>>,
 }
@@ -71,14 +74,26 @@ impl Mailbox {
     pub(crate) fn for_this_thread() -> Sys<Mailbox> {
         install_handler();
         sys::block_signal(libc::SIGCHLD);
-        let bell = sys::eventfd()?;
-        let free = |slot: &usize| {
-            BELL[*slot]
-                .compare_exchange(-1, bell.as_raw_fd(), Ordering::AcqRel, Ordering::Relaxed)
+        let here = sys::gettid();
+        let take = |slot: &usize| {
+            OWNER[*slot]
+                .compare_exchange(0, here, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok()
         };
-        let slot = (0..BELLS).find(free).ok_or(Errno(libc::EAGAIN))?;
-        OWNER[slot].store(sys::gettid(), Ordering::Release);
+        let slot = (0..BELLS).find(take).ok_or(Errno(libc::EAGAIN))?;
+        let mut fd = BELL[slot].load(Ordering::Acquire);
+        if fd < 0 {
+            fd = match sys::eventfd() {
+                Ok(bell) => bell.into_raw_fd(),
+                Err(error) => {
+                    OWNER[slot].store(0, Ordering::Release);
+                    return Err(error);
+                }
+            };
+            BELL[slot].store(fd, Ordering::Release);
+        }
+        // SAFETY: it is open, and never closed.
+        let bell = unsafe { BorrowedFd::borrow_raw(fd) };
         Ok(Mailbox {
             bell,
             slot,
@@ -104,13 +119,12 @@ impl Mailbox {
 
     /// What is readable when there is an order.
     pub(crate) fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+        self.bell
     }
 }
 
 impl Drop for Mailbox {
     fn drop(&mut self) {
         OWNER[self.slot].store(0, Ordering::Release);
-        BELL[self.slot].store(-1, Ordering::Release);
     }
 }

@@ -24,6 +24,7 @@ use crate::protect::Protected;
 use crate::sys::{self, fs, landlock, ptrace, seccomp};
 use crate::table::{self, Rights, Table};
 use crate::waker::{Mailbox, Order};
+use crate::watchdog::Watchdog;
 
 use settle::Suspended;
 
@@ -33,6 +34,7 @@ pub(crate) struct Config {
     pub(crate) tier: Tier,
     pub(crate) reads: bool,
     pub(crate) protected: Vec<PathBuf>,
+    pub(crate) patience: Duration,
 }
 
 /// How long a new task may wait for the news of its birth before it is looked up.
@@ -75,6 +77,7 @@ struct Observer {
     /// Lets SIGCHLD in.
     waiting_mask: libc::sigset_t,
     census: Census,
+    watchdog: Watchdog,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -143,6 +146,7 @@ impl Observer {
             libc::RESOLVE_NO_MAGICLINKS,
         )
         .is_ok();
+        let census = Census::default();
         let mut observer = Observer {
             tier: config.tier,
             listener: None,
@@ -173,7 +177,8 @@ impl Observer {
             signals_scoped: prepared.signals_scoped(),
             noted: HashSet::new(),
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
-            census: Census::default(),
+            watchdog: Watchdog::new(config.patience, census.clone()),
+            census,
         };
         let mut launched = prepared.start()?;
         observer.killable = launched.killable;
@@ -283,7 +288,10 @@ impl Observer {
             } else {
                 Some(ORPHAN_PATIENCE)
             };
-            if sys::wait_ready(&mut fds, timeout, &self.waiting_mask)? == 0 {
+            self.watchdog.rest();
+            let ready = sys::wait_ready(&mut fds, timeout, &self.waiting_mask)?;
+            self.watchdog.work();
+            if ready == 0 {
                 break;
             }
             if fds[1].revents != 0 {
@@ -297,6 +305,10 @@ impl Observer {
                 self.listener = None;
                 break;
             }
+        }
+        if self.watchdog.has_bitten() {
+            let why = "the observer was stuck in a call that it made for a process";
+            self.kill_all(Killed::ObserverFailed(why.into()));
         }
         if let Some(killed) = self.killed.clone() {
             self.kill_all(killed);
@@ -336,7 +348,11 @@ impl Observer {
             *self.counts.lost.entry("sink failed".into()).or_default() += 1;
             return;
         }
-        match self.sink.fact(origin, event) {
+        // A sink that is slow is back-pressure, not a fault.
+        self.watchdog.rest();
+        let recorded = self.sink.fact(origin, event);
+        self.watchdog.work();
+        match recorded {
             Ok(()) => self.counts.received += 1,
             Err(error) => {
                 *self.counts.lost.entry("sink failed".into()).or_default() += 1;

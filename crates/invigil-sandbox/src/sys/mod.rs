@@ -177,6 +177,24 @@ pub(crate) fn block_signal(signal: i32) {
     }
 }
 
+/// Keeps every signal away from the calling thread, and returns the mask that it had.
+pub(crate) fn block_all_signals() -> libc::sigset_t {
+    // SAFETY: an all-zero set is a valid set, and the calls only touch the two sets.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        before
+    }
+}
+
+/// Sets the calling thread's mask.
+pub(crate) fn set_mask(mask: &libc::sigset_t) {
+    // SAFETY: `mask` is a valid set.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };
+}
+
 /// The calling thread's id.
 pub(crate) fn gettid() -> u32 {
     // SAFETY: no arguments.

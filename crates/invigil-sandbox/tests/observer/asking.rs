@@ -122,3 +122,28 @@ fn several_runs_at_once_in_one_process() {
         assert_eq!(count(|e| matches!(e, Event::FileOp(_))), 10);
     }
 }
+
+struct Stuck;
+
+impl Gate for Stuck {
+    fn check(&mut self, request: &Request<'_>) -> Answer {
+        if matches!(request.action, Action::File(_)) {
+            std::thread::sleep(Duration::from_secs(2));
+        }
+        Answer::Now(Decision::Allow)
+    }
+}
+
+#[test]
+fn an_observer_that_is_stuck_ends_the_run() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut spec = LaunchSpec::new(["/bin/sh", "-c", ": > f; sleep 60"]);
+    spec.cwd = dir.path().to_owned();
+    spec.patience = Duration::from_millis(200);
+    (spec.stdin, spec.stdout, spec.stderr) = (Stdio::Null, Stdio::Null, Stdio::Null);
+    let forget = |_: Origin, _: Event| -> Result<(), SinkError> { Ok(()) };
+    let run = launch(spec, forget, Stuck).unwrap();
+    let ended = run.wait(Some(LIMIT)).unwrap();
+    assert_eq!(ended.signal, Some(9));
+    assert!(ended.killed.is_some(), "{ended:?}");
+}
