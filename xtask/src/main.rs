@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `cargo xtask bench`, `cargo xtask soak`.
+//! The project's own commands: `cargo xtask test`, `agree`, `bench`, `soak`.
 //!
 //! Needs nothing but stable Rust, a C compiler, git and python3. One file, or one folder, per command.
 #![expect(
@@ -6,7 +6,9 @@
     reason = "what these commands have to say goes to the terminal"
 )]
 
+mod agree;
 mod bench;
+mod child;
 mod soak;
 mod test;
 mod tidy;
@@ -24,6 +26,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 #[command(name = "cargo xtask")]
 enum Xtask {
     Test(test::Args),
+    Agree(agree::Args),
     Bench(bench::Args),
     Soak(soak::Args),
 }
@@ -31,6 +34,7 @@ enum Xtask {
 fn main() -> ExitCode {
     let result = match Xtask::parse() {
         Xtask::Test(args) => test::run(&args),
+        Xtask::Agree(args) => agree::run(&args),
         Xtask::Bench(args) => bench::run(&args),
         Xtask::Soak(args) => soak::run(&args),
     };
@@ -55,6 +59,15 @@ fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(cargo);
     command.args(arguments).current_dir(root());
     command
+}
+
+/// Builds a program of the workspace as it is shipped, and says where it is.
+fn release(program: &str) -> Result<PathBuf> {
+    let build = ["build", "--quiet", "--release", "--package", program];
+    check(cargo(&build))?;
+    let target = std::env::var_os("CARGO_TARGET_DIR");
+    let target = target.map_or_else(|| root().join("target"), PathBuf::from);
+    Ok(root().join(target).join("release").join(program))
 }
 
 /// Runs a command to its end. What it says goes to the terminal.

@@ -10,21 +10,24 @@ use invigil_schema::Timestamp;
 
 use crate::Result;
 
-/// A list for the page.
-pub(super) fn describe(scratch: &Path) -> Result<String> {
+/// A list for the page. `peers` are those who are compared, with their versions.
+pub(super) fn describe(scratch: &Path, peers: &[(&str, String)]) -> Result<String> {
     let now = Timestamp::from(SystemTime::now()).to_string();
     let date = now.split('T').next().unwrap_or_default();
     let rustc = Command::new("rustc").arg("--version").output()?;
     let rustc = String::from_utf8_lossy(&rustc.stdout);
     let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or_default();
+    let peers = peers
+        .iter()
+        .map(|(name, version)| format!("- {name}: {version}\n"));
     Ok(format!(
         "- date: {date}\n\
          - processor: {}, {} cores; load when it began: {load}\n\
          - kernel: {}\n\
          - filesystem: {}\n\
          - compiler: {}\n\
-         - SQLite: {}\n",
+         {}",
         processor(),
         available_parallelism()?,
         fs::read_to_string("/proc/sys/kernel/osrelease")
@@ -32,7 +35,7 @@ pub(super) fn describe(scratch: &Path) -> Result<String> {
             .trim(),
         filesystem(scratch),
         rustc.trim(),
-        rusqlite::version(),
+        peers.collect::<String>(),
     ))
 }
 

@@ -16,6 +16,8 @@ mod report;
 #[cfg(feature = "bench")]
 mod rounds;
 #[cfg(feature = "bench")]
+mod run;
+#[cfg(feature = "bench")]
 mod sample;
 #[cfg(feature = "bench")]
 mod verify;
@@ -37,6 +39,8 @@ pub(crate) struct Args {
 enum Subject {
     /// Append, verify, open.
     Journal,
+    /// Commands under watch.
+    Run,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -48,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result {
     again.args(args.quick.then_some("--quick"));
     again.arg(match args.subject {
         Subject::Journal => "journal",
+        Subject::Run => "run",
     });
     check(again)
 }
@@ -59,22 +64,30 @@ fn measure(_: &Args) -> Result {
 
 #[cfg(feature = "bench")]
 fn measure(args: &Args) -> Result {
-    let scratch = sample::Scratch::new()?;
-    let mut page = report::Page::new(machine::describe(scratch.path())?);
-    match args.subject {
-        Subject::Journal => {
-            for table in durable::measure(&scratch, args.quick)? {
-                page.add(table);
-            }
-            page.add(append::measure(&scratch, args.quick)?);
-            page.add(verify::measure(&scratch, args.quick)?);
-            page.add(open::measure(&scratch, args.quick)?);
-        }
-    }
+    let part = match args.subject {
+        Subject::Journal => journal(args.quick)?,
+        Subject::Run => run::measure(args.quick)?,
+    };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");
-        std::fs::write(&path, page.to_string())?;
+        let page = std::fs::read_to_string(&path).unwrap_or_default();
+        std::fs::write(&path, part.put_into(&page))?;
         println!("written to {}", path.display());
     }
     Ok(())
+}
+
+#[cfg(feature = "bench")]
+fn journal(quick: bool) -> Result<report::Part> {
+    let scratch = sample::Scratch::new()?;
+    let sqlite = [("SQLite", rusqlite::version().to_owned())];
+    let machine = machine::describe(scratch.path(), &sqlite)?;
+    let mut part = report::Part::new("The journal", machine);
+    for table in durable::measure(&scratch, quick)? {
+        part.add(table);
+    }
+    part.add(append::measure(&scratch, quick)?);
+    part.add(verify::measure(&scratch, quick)?);
+    part.add(open::measure(&scratch, quick)?);
+    Ok(part)
 }

@@ -49,11 +49,22 @@ impl Samples {
         Samples(pairs.map(|(mine, theirs)| theirs / mine).collect())
     }
 
+    /// How many times as long as `other` it took, round by round. Both are seconds.
+    pub(super) fn over(&self, other: &Samples) -> Samples {
+        other.speed_of(self)
+    }
+
+    /// How much longer than `other` it took, round by round.
+    pub(super) fn minus(&self, other: &Samples) -> Samples {
+        let pairs = self.0.iter().zip(&other.0);
+        Samples(pairs.map(|(mine, theirs)| mine - theirs).collect())
+    }
+
     pub(super) fn median(&self) -> f64 {
         self.quantile(0.5)
     }
 
-    fn quantile(&self, part: f64) -> f64 {
+    pub(super) fn quantile(&self, part: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         let place = part * (sorted.len() - 1) as f64;

@@ -1,0 +1,280 @@
+//! What it costs to be watched: commands alone, under `invigil run`, and under strace with the same classes of calls.
+
+mod memory;
+mod workload;
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use self::workload::{Run, Workload};
+use super::machine;
+use super::report::{Goal, Part, Table};
+use super::rounds::{Samples, interleaved, number};
+use crate::child::{self, Program, Scratch, User};
+use crate::{Result, agree, release};
+
+/// How often everybody has a turn, and how long one may take.
+const ROUNDS: usize = 9;
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Measures everything, one table after the other.
+pub(super) fn measure(quick: bool) -> Result<Part> {
+    if let Some(missing) = child::missing(&["gcc", "make", "git", "python3"]) {
+        return Err(format!("{missing} is needed").into());
+    }
+    let track = Track::new(quick)?;
+    let strace = [("strace", track.strace_version()?)];
+    let machine = machine::describe(track.scratch.path(), &strace)?;
+    let mut part = Part::new("A run", machine);
+    part.add(track.workloads()?);
+    part.add(track.single()?);
+    part.add(memory::measure(&track)?);
+    Ok(part)
+}
+
+/// Where it happens.
+struct Track {
+    scratch: Scratch,
+    invigil: PathBuf,
+    strace: bool,
+    quick: bool,
+}
+
+impl Track {
+    fn new(quick: bool) -> Result<Track> {
+        let scratch = Scratch::new("bench")?;
+        let invigil = release("invigil")?;
+        let strace = child::missing(&["strace"]).is_none();
+        if !strace {
+            println!("strace is not installed: its columns stay empty");
+        }
+        Ok(Track {
+            scratch,
+            invigil,
+            strace,
+            quick,
+        })
+    }
+
+    fn strace_version(&self) -> Result<String> {
+        if !self.strace {
+            return Ok("not there".into());
+        }
+        let ended = Program::new(["strace", "--version"]).succeed(self.scratch.path())?;
+        let text = ended.said();
+        let line = text.lines().next().unwrap_or_default();
+        Ok(line.rsplit(' ').next().unwrap_or_default().to_owned())
+    }
+
+    fn rounds(&self) -> usize {
+        if self.quick { 2 } else { ROUNDS }
+    }
+
+    fn size(&self, workload: &Workload) -> u32 {
+        if self.quick {
+            workload.quick
+        } else {
+            workload.size
+        }
+    }
+
+    fn workloads(&self) -> Result<Table> {
+        let mut table = Table::new(
+            "What it costs to be watched",
+            &[
+                "what",
+                "alone, ms",
+                "invigil ÷ alone",
+                "goal",
+                "records",
+                "µs a record",
+                "strace ÷ alone",
+                "invigil ÷ strace",
+                "goal",
+            ],
+        );
+        table.note(format!(
+            "`invigil run` with its default settings but for what the name says, {} rounds. `µs a record` is what the run \
+             took longer, divided by the records of its journal. strace is `strace -f --seccomp-bpf` of the classes of calls \
+             that Invigil records, with its output thrown away; it cannot choose opens by their flags and so stops at all of \
+             them.",
+            self.rounds()
+        ));
+        for workload in workload::ALL {
+            println!("{} …", workload.title);
+            self.workload(workload, &mut table)?;
+        }
+        Ok(table)
+    }
+
+    fn workload(&self, workload: &Workload, table: &mut Table) -> Result {
+        let program = self.prepare(workload)?;
+        let clean = self.shell(workload.clean, &program);
+        let mut records = 0;
+        let turn = |watched: &Program| {
+            clean.succeed(self.scratch.path())?;
+            Ok(watched.succeed(self.scratch.path())?.took)
+        };
+        let watched = self.invigil(&program, workload.reads);
+        let traced = program.under(strace_words());
+        let mut alone = |_| turn(&program);
+        let mut ours = |_| {
+            self.scratch.folder("home", User::Same)?;
+            let took = turn(&watched)?;
+            records = self.records()?;
+            Ok(took)
+        };
+        let (alone, ours, theirs) = if self.strace {
+            let mut theirs = |_| turn(&traced);
+            let turns = [
+                &mut alone as super::rounds::Contestant<'_>,
+                &mut ours,
+                &mut theirs,
+            ];
+            let [alone, ours, theirs] = interleaved(self.rounds(), turns)?;
+            (alone, ours, Some(theirs))
+        } else {
+            let turns = [&mut alone as super::rounds::Contestant<'_>, &mut ours];
+            let [alone, ours] = interleaved(self.rounds(), turns)?;
+            (alone, ours, None)
+        };
+        let ratio = ours.over(&alone);
+        let each = ours
+            .minus(&alone)
+            .map(|seconds| seconds * 1e6 / records as f64);
+        let goal = match workload.goal {
+            Goal::None => Goal::AtMost(25.0).verdict_in("µs a call", &each),
+            goal => goal.verdict_of(&ratio),
+        };
+        let empty = String::new;
+        table.row([
+            workload.title.into(),
+            alone.map(|seconds| seconds * 1e3).to_string(),
+            ratio.to_string(),
+            goal,
+            number(records as f64),
+            if records > 100 {
+                each.to_string()
+            } else {
+                empty()
+            },
+            theirs
+                .as_ref()
+                .map_or_else(empty, |theirs| theirs.over(&alone).to_string()),
+            theirs
+                .as_ref()
+                .map_or_else(empty, |theirs| ours.over(theirs).to_string()),
+            theirs.as_ref().map_or_else(empty, |theirs| {
+                Goal::Below(1.0).verdict_of(&ours.over(theirs))
+            }),
+        ]);
+        Ok(())
+    }
+
+    /// One run of a program that does nothing.
+    fn single(&self) -> Result<Table> {
+        println!("one run of true …");
+        let mut program = Program::new(["/bin/true"]);
+        program.folder = self.scratch.folder("work", User::Same)?;
+        let watched = self.invigil(&program, false);
+        self.scratch.folder("home", User::Same)?;
+        let said = self.scratch.path();
+        let mut alone = |_| Ok(program.succeed(said)?.took);
+        let mut ours = |_| Ok(watched.succeed(said)?.took);
+        let rounds = if self.quick { 5 } else { 41 };
+        let [alone, ours] = interleaved(rounds, [&mut alone, &mut ours])?;
+        let milliseconds = |seconds| seconds * 1e3;
+        let added: Samples = ours.minus(&alone).map(milliseconds);
+        let mut table = Table::new("One run", &["what", "reached", "goal"]);
+        table.note(format!("`/bin/true`, {rounds} rounds."));
+        table.row([
+            "alone, ms".into(),
+            alone.map(milliseconds).to_string(),
+            String::new(),
+        ]);
+        table.row([
+            "added by `invigil run`, ms".into(),
+            added.to_string(),
+            Goal::AtMost(15.0).verdict_of(&added),
+        ]);
+        Ok(table)
+    }
+
+    /// A program in a folder of its own.
+    fn prepare(&self, workload: &Workload) -> Result<Program> {
+        let folder = self.scratch.folder("work", User::Same)?;
+        for (name, text) in workload.inputs {
+            fs::write(folder.join(name), text)?;
+        }
+        let size = self.size(workload).to_string();
+        let words: Vec<OsString> = match workload.run {
+            Run::Words(words) => words
+                .iter()
+                .map(|word| word.replace("SIZE", &size).into())
+                .collect(),
+            Run::Shell(line) => vec![
+                "/bin/sh".into(),
+                "-c".into(),
+                line.replace("SIZE", &size).into(),
+            ],
+        };
+        let mut program = Program::new(words);
+        program.folder = folder;
+        program.limit = LIMIT;
+        program.env("HOME", self.scratch.folder("user", User::Same)?);
+        program.env("SIZE", size);
+        self.shell(workload.prepare, &program)
+            .succeed(self.scratch.path())?;
+        Ok(program)
+    }
+
+    fn shell(&self, line: &str, program: &Program) -> Program {
+        Program {
+            words: ["/bin/sh", "-ec", line].map(Into::into).into(),
+            ..program.clone()
+        }
+    }
+
+    /// The same under watch. The journal is on the same disk as everything else.
+    fn invigil(&self, program: &Program, reads: bool) -> Program {
+        let mut words = vec![self.invigil.clone().into_os_string()];
+        words.extend(["run", "--quiet"].map(Into::into));
+        words.extend(
+            reads
+                .then_some(["--reads", "on"])
+                .into_iter()
+                .flatten()
+                .map(Into::into),
+        );
+        words.push("--".into());
+        let mut watched = program.under(words);
+        watched.env("INVIGIL_HOME", self.scratch.path().join("home"));
+        watched
+    }
+
+    /// How many records the only run has.
+    fn records(&self) -> Result<u64> {
+        let mut records = 0;
+        for run in fs::read_dir(self.scratch.path().join("home/runs"))? {
+            for entry in fs::read_dir(run?.path())? {
+                let path = entry?.path();
+                if path.extension().is_some_and(|end| end == "ndjson") {
+                    let bytes = fs::read(path)?;
+                    records += bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
+                }
+            }
+        }
+        Ok(records)
+    }
+}
+
+fn strace_words() -> Vec<OsString> {
+    let mut words: Vec<OsString> = ["strace", "-f", "--seccomp-bpf", "-o", "/dev/null", "-e"]
+        .map(Into::into)
+        .into();
+    words.push(format!("trace={}", agree::facts()).into());
+    words.push("--".into());
+    words
+}
