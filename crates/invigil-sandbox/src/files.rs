@@ -1,15 +1,15 @@
-//! Calls that change files, carried out on behalf: first a plan that holds the files, then the act.
+//! Calls that change files: what they would do, in a plan that holds the files.
 
-use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use invigil_schema::{Errno, FileOpKind, OpenFlag, OsText};
 
+use crate::acts::{Act, Change, Linked};
 use crate::calls::{Call, Place, Times};
 use crate::net;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
+use crate::sys;
 use crate::sys::fs::{self, cstring};
-use crate::sys::{self, Sys};
 
 /// How much a caller is like us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,94 +43,6 @@ pub(crate) enum Way {
     Native,
     /// Not at all: it fails by itself.
     Fails(Errno),
-}
-
-/// What we would do.
-#[derive(Debug)]
-pub(crate) enum Act {
-    Open {
-        target: Target,
-        flags: i32,
-    },
-    Create {
-        at: Located,
-        flags: i32,
-        mode: u32,
-    },
-    Mkdir {
-        at: Located,
-        mode: u32,
-    },
-    Mknod {
-        at: Located,
-        mode: u32,
-        device: u64,
-    },
-    Unlink {
-        at: Located,
-        flags: i32,
-    },
-    Symlink {
-        text: CString,
-        at: Located,
-    },
-    Link {
-        from: Linked,
-        to: Located,
-    },
-    Rename {
-        from: Located,
-        to: Located,
-        flags: u32,
-    },
-    Chmod {
-        target: Target,
-        mode: u32,
-    },
-    /// On a duplicate of the caller's descriptor.
-    ByFd {
-        target: Target,
-        change: Change,
-    },
-    Chown {
-        target: Target,
-        owner: u32,
-        group: u32,
-    },
-    Truncate {
-        target: Target,
-        length: i64,
-    },
-    Utimes {
-        target: Target,
-        times: Option<[libc::timespec; 2]>,
-    },
-}
-
-/// A change of attributes.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Change {
-    Mode(u32),
-    Owner(u32, u32),
-    Times(Option<[libc::timespec; 2]>),
-}
-
-/// What a hard link is made of.
-#[derive(Debug)]
-pub(crate) enum Linked {
-    /// A name, which is not followed.
-    Name(Located),
-    /// A file.
-    File(Target),
-}
-
-/// What an act has made.
-#[derive(Debug)]
-pub(crate) enum Done {
-    /// Nothing but its effect.
-    Returned,
-    /// A descriptor for the caller.
-    Opened(OwnedFd),
 }
 
 const ACCESS: i32 = libc::O_ACCMODE;
@@ -639,73 +551,6 @@ fn written_paths(caller: &Caller, call: Call, planned: &mut Planned) {
     {
         planned.op = FileOpKind::Create;
     }
-}
-
-/// Does what was planned. `ELOOP` from here is the caller's.
-pub(crate) fn perform(act: Act) -> Sys<Done> {
-    match act {
-        Act::Open { target, flags } => {
-            let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-            let fd = fs::open(fs::At::Cwd, &target.handle(), flags | libc::O_NOCTTY, 0, 0)?;
-            return Ok(Done::Opened(fd));
-        }
-        Act::Create { at, flags, mode } => {
-            let made = fs::open(
-                at.at(),
-                &at.name,
-                flags | libc::O_EXCL | libc::O_NOCTTY,
-                mode,
-                0,
-            );
-            return match made {
-                // Somebody outside of the run has made it in the meantime.
-                Err(Errno(libc::EEXIST)) if flags & libc::O_EXCL == 0 => {
-                    let flags = flags & !libc::O_CREAT | libc::O_NOFOLLOW | libc::O_NOCTTY;
-                    fs::open(at.at(), &at.name, flags, 0, libc::RESOLVE_NO_MAGICLINKS)
-                }
-                made => made,
-            }
-            .map(Done::Opened);
-        }
-        Act::Mkdir { at, mode } => fs::mkdir(at.at(), &at.name, mode)?,
-        Act::Mknod { at, mode, device } => fs::mknod(at.at(), &at.name, mode, device)?,
-        Act::Unlink { at, flags } => fs::unlink(at.at(), &at.name, flags)?,
-        Act::Symlink { text, at } => fs::symlink(&text, at.at(), &at.name)?,
-        Act::Link {
-            from: Linked::Name(from),
-            to,
-        } => {
-            fs::link((from.at(), &from.name), (to.at(), &to.name), 0)?;
-        }
-        Act::Link {
-            from: Linked::File(from),
-            to,
-        } => {
-            let follow = libc::AT_SYMLINK_FOLLOW;
-            fs::link((fs::At::Cwd, &from.handle()), (to.at(), &to.name), follow)?;
-        }
-        Act::Rename { from, to, flags } => {
-            fs::rename((from.at(), &from.name), (to.at(), &to.name), flags)?;
-        }
-        Act::ByFd { target, change } => match change {
-            Change::Mode(mode) => fs::fchmod(target.fd.as_fd(), mode)?,
-            Change::Owner(owner, group) => fs::fchown(target.fd.as_fd(), owner, group)?,
-            Change::Times(times) => fs::futimes(target.fd.as_fd(), times.as_ref())?,
-        },
-        Act::Chmod { target, mode } => fs::chmod(&target.handle(), mode)?,
-        Act::Chown {
-            target,
-            owner,
-            group,
-        } => {
-            fs::chown(fs::At::Cwd, &target.handle(), owner, group, 0)?;
-        }
-        Act::Truncate { target, length } => fs::truncate(&target.handle(), length)?,
-        Act::Utimes { target, times } => {
-            fs::utimes(fs::At::Cwd, &target.handle(), times.as_ref(), 0)?;
-        }
-    }
-    Ok(Done::Returned)
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 )))]
 compile_error!("invigil-sandbox watches processes on Linux, on x86-64 and aarch64");
 
+mod acts;
 mod api;
 mod calls;
 mod census;

@@ -60,6 +60,7 @@ struct Observer {
     mailbox: Arc<Mailbox>,
     root: u32,
     root_loaded: bool,
+    announced: bool,
     root_end: Option<ptrace::Change>,
     counts: ObserverFinished,
     killed: Option<Killed>,
@@ -100,7 +101,7 @@ pub(crate) fn run(
     let status = launched.status;
     let mut waiting = Some(started);
     while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
-        if let Err(error) = observer.turn(waiting.is_some()) {
+        if let Err(error) = observer.turn() {
             observer.kill_all(Killed::ObserverFailed(format!("{error}")));
         }
         if observer.root_loaded
@@ -159,6 +160,7 @@ impl Observer {
             mailbox: Arc::new(mailbox),
             root: 0,
             root_loaded: false,
+            announced: false,
             root_end: None,
             counts: ObserverFinished::default(),
             killed: None,
@@ -261,13 +263,12 @@ impl Observer {
     }
 
     /// Waits for something to do, and does it.
-    fn turn(&mut self, starting: bool) -> sys::Sys<()> {
+    fn turn(&mut self) -> sys::Sys<()> {
         self.drain_tracees()?;
-        if starting && self.root_loaded {
-            // Somebody waits for the start; the command may have nothing to tell for a long time.
-            return Ok(());
-        }
-        if self.table.tasks.is_empty() && self.unclaimed.is_empty() {
+        // Whoever launched the command must hear of it before anything is waited for: the next thing may be an answer
+        // that only they can give.
+        let news = self.root_loaded && !std::mem::replace(&mut self.announced, self.root_loaded);
+        if news || self.table.tasks.is_empty() && self.unclaimed.is_empty() {
             return Ok(());
         }
         while let Some(order) = self.mailbox.take() {

@@ -9,8 +9,8 @@ use invigil_schema::{
 
 use super::Observer;
 use super::call::Trapped;
+use crate::acts::{self, Act, Done};
 use crate::api::{Action, Decision};
-use crate::files::{self, Act, Done};
 use crate::net;
 use crate::protect::RULE;
 use crate::sys::ptrace::{self, Registers};
@@ -145,7 +145,7 @@ impl Observer {
     fn do_file(&mut self, trapped: Trapped, mut op: FileOp, act: Act) {
         self.take_umask(&trapped);
         let close_on_exec = op.flags.contains(&OpenFlag::CloseOnExec);
-        let done = files::perform(act);
+        let done = acts::perform(act);
         self.forget_paths(&op);
         if let Err(Errno(libc::EMFILE | libc::ENFILE)) = done {
             let detail = "out of descriptors: a call was left to the kernel";
