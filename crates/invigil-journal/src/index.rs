@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use invigil_schema::{Digest, Envelope, Event, Origin, OsText, RunId, StopReason, Timestamp};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, named_params};
 
 use crate::chain::Head;
@@ -156,6 +157,10 @@ impl Index {
             path: path.to_owned(),
             source,
         };
+        if !path.exists() {
+            // What is left of an index that was deleted belongs to no other.
+            drop(remove_logs(path));
+        }
         // SQLite would make it readable for everybody.
         let made = OpenOptions::new()
             .write(true)
@@ -187,6 +192,9 @@ impl Index {
         self.db.busy_timeout(Duration::from_secs(10))?;
         self.db.pragma_update(None, "journal_mode", "WAL")?;
         self.db.pragma_update(None, "synchronous", "NORMAL")?;
+        // The end of a run does not wait for the cache to be tidied up; that is done once in a thousand pages.
+        self.db
+            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
         let version =
             |db: &Connection| db.pragma_query_value(None, "user_version", |row| row.get(0));
         if version(&self.db)? == VERSION {
@@ -357,6 +365,10 @@ fn unwritable(error: &io::Error) -> bool {
 /// Keeps a damaged index for whoever wants to look, and makes room for a new one.
 fn set_aside(path: &Path) -> io::Result<()> {
     fs::rename(path, path.with_extension("sqlite.damaged"))?;
+    remove_logs(path)
+}
+
+fn remove_logs(path: &Path) -> io::Result<()> {
     for suffix in ["sqlite-wal", "sqlite-shm"] {
         match fs::remove_file(path.with_extension(suffix)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
