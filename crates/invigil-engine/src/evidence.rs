@@ -3,8 +3,7 @@
 use std::path::Path;
 
 use invigil_audit::{
-    Correlation, DiffDoc, Fact, Health, HealthDoc, Ignore, Side, Summary, SummaryDoc, Surface,
-    SurfaceDoc, View, diff,
+    DiffDoc, Evidence, Fact, HealthDoc, Ignore, Side, Summary, SummaryDoc, SurfaceDoc, View, diff,
 };
 use invigil_journal::archive::{
     self, ArchiveError, Derived, Expected, Member, PackError, Packed, Packing, Verified, ViewError,
@@ -20,15 +19,13 @@ const LIFECYCLE_SCHEMA: &str = "invigil.run.event.v1";
 
 /// Everything that goes into an archive besides the journal, folded from it record by record.
 #[derive(Default)]
-struct Evidence {
-    surface: Surface,
-    health: Health,
-    correlation: Correlation,
+struct Members {
+    views: Evidence,
     run_id: Option<RunId>,
     lifecycle: u64,
 }
 
-impl Views for Evidence {
+impl Views for Members {
     fn record(&mut self, record: Record<'_>, out: &mut Derived) -> Result<(), ViewError> {
         let envelope = record.envelope()?;
         let event = envelope.event();
@@ -44,26 +41,16 @@ impl Views for Evidence {
     }
 
     fn finish(&mut self, out: &mut Derived) -> Result<(), ViewError> {
-        out.write(
-            Member::CapabilitySurface,
-            &document(&self.surface.document())?,
-        )?;
-        out.write(
-            Member::CorrelationReport,
-            &document(&self.correlation.document())?,
-        )?;
-        out.write(
-            Member::ObservationHealth,
-            &document(&self.health.document())?,
-        )
+        let (surface, health, correlation) = self.views.document();
+        out.write(Member::CapabilitySurface, &document(&surface)?)?;
+        out.write(Member::CorrelationReport, &document(&correlation)?)?;
+        out.write(Member::ObservationHealth, &document(&health)?)
     }
 }
 
-impl Evidence {
+impl Members {
     fn fold(&mut self, fact: &Fact<'_>) {
-        self.surface.take(fact);
-        self.health.take(fact);
-        self.correlation.take(fact);
+        self.views.take(fact);
         if let Event::JournalOpened(opened) = fact.event {
             self.run_id = Some(opened.run_id.clone());
         }
@@ -146,14 +133,14 @@ pub fn export(run: &RunRef, target: &Path, overwrite: bool) -> Result<Packed, Ev
     Ok(archive::pack(
         run.storage(),
         target,
-        &mut Evidence::default(),
+        &mut Members::default(),
         &packing,
     )?)
 }
 
 /// Checks an archive in every respect, the views against the journal too.
 pub fn verify_archive(path: &Path, expected: &Expected) -> Result<Verified, ArchiveError> {
-    archive::verify(path, expected, Some(&mut Evidence::default()))
+    archive::verify(path, expected, Some(&mut Members::default()))
 }
 
 /// What a run did and how well it was seen, ready to be compared.
@@ -169,23 +156,24 @@ pub struct Comparable {
 impl Comparable {
     /// Of a run.
     pub fn of_run(run: &RunRef) -> Result<Comparable, EvidenceError> {
-        let mut evidence = Evidence::default();
-        let head = each(run, |fact| evidence.fold(fact))?;
-        Ok(Comparable::new(&evidence, head))
+        let mut members = Members::default();
+        let head = each(run, |fact| members.fold(fact))?;
+        Ok(Comparable::new(&members, head))
     }
 
     /// Of an archive, which is checked first.
     pub fn of_archive(path: &Path) -> Result<Comparable, EvidenceError> {
-        let mut evidence = Evidence::default();
-        let verified = archive::verify(path, &Expected::default(), Some(&mut evidence))?;
+        let mut members = Members::default();
+        let verified = archive::verify(path, &Expected::default(), Some(&mut members))?;
         let head = verified.manifest.head.hash.to_string();
-        Ok(Comparable::new(&evidence, head))
+        Ok(Comparable::new(&members, head))
     }
 
-    fn new(evidence: &Evidence, identity: String) -> Self {
+    fn new(members: &Members, identity: String) -> Self {
+        let (surface, health, _) = members.views.document();
         Comparable {
-            surface: evidence.surface.document(),
-            health: evidence.health.document(),
+            surface,
+            health,
             identity,
         }
     }
