@@ -85,14 +85,17 @@ pub(crate) fn run(args: &Args) -> Result {
     expect(dead_code, reason = "only the benchmark asks")
 )]
 pub(crate) fn facts() -> String {
-    strace::CALLS.replace("chdir,fchdir,", "")
+    strace::CALLS
+        .replace("chdir,fchdir,", "")
+        .replace(",rt_sigreturn", "")
 }
 
 /// Where everything happens.
 struct Stage {
     scratch: Scratch,
     invigil: PathBuf,
-    rust: PathBuf,
+    /// A Rust toolchain, if there is one.
+    rust: Option<PathBuf>,
     users: Vec<User>,
 }
 
@@ -123,7 +126,7 @@ impl Stage {
         fs::copy(built, &invigil)?;
         Ok(Stage {
             invigil,
-            rust: toolchain()?,
+            rust: toolchain().ok(),
             scratch,
             users,
         })
@@ -132,7 +135,9 @@ impl Stage {
     /// Whether both sides agree. Prints what they do not agree on.
     fn compare(&self, scenario: &Scenario, user: User, show: usize) -> Result<bool> {
         let title = format!("{} as {}", scenario.name, user.name());
-        if let Some(missing) = child::missing(scenario.needs) {
+        let missing = child::missing(scenario.needs);
+        let no_rust = (scenario.rust && self.rust.is_none()).then_some("Rust");
+        if let Some(missing) = missing.or(no_rust) {
             println!("{title}: skipped, {missing} is not installed");
             return Ok(true);
         }
@@ -240,8 +245,10 @@ impl Stage {
         program.limit = LIMIT;
         program.env("HOME", self.scratch.folder("home", user)?);
         program.env("TMPDIR", self.scratch.folder("tmp", user)?);
-        program.env("RUST", &self.rust);
-        program.env("RUSTC", self.rust.join("bin/rustc"));
+        if let Some(rust) = &self.rust {
+            program.env("RUST", rust);
+            program.env("RUSTC", rust.join("bin/rustc"));
+        }
         for who in ["AUTHOR", "COMMITTER"] {
             program.env(&format!("GIT_{who}_NAME"), "Somebody");
             program.env(&format!("GIT_{who}_EMAIL"), "somebody@example.com");

@@ -1,6 +1,6 @@
 //! The facts of an `strace -f -yy`: its lines, put together, and what the calls in them mean.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::fact::{self, Facts, File};
 use super::line::{self, Line, Return};
@@ -11,7 +11,7 @@ use super::resolve::{Follow, join, resolve, script};
 pub(super) const CALLS: &str = "execve,execveat,?open,openat,openat2,?creat,truncate,?rename,?renameat,renameat2,?link,\
 linkat,?unlink,unlinkat,?mkdir,mkdirat,?rmdir,?chmod,fchmod,fchmodat,?fchmodat2,?chown,fchown,?lchown,fchownat,?symlink,\
 symlinkat,?utime,?utimes,?futimesat,utimensat,setxattr,lsetxattr,fsetxattr,removexattr,lremovexattr,fremovexattr,?mknod,\
-mknodat,connect,bind,listen,sendto,sendmsg,sendmmsg,chdir,fchdir,?fork,?vfork,clone,clone3";
+mknodat,connect,bind,listen,sendto,sendmsg,sendmmsg,chdir,fchdir,?fork,?vfork,clone,clone3,rt_sigreturn";
 
 /// The facts that a log of strace holds. `cwd` is where the first process began.
 pub(super) fn read(log: &str, cwd: &str, masks: &Masks) -> Facts {
@@ -19,13 +19,56 @@ pub(super) fn read(log: &str, cwd: &str, masks: &Masks) -> Facts {
     let mut reader = Reader {
         begin: cwd,
         makers: makers(&lines),
-        threads: HashSet::new(),
         cwds: HashMap::new(),
         facts: Facts::new(),
         masks,
     };
+    // Calls that a signal broke off. Whether the kernel makes them again shows when the signal's handler is left.
+    let mut broken: HashMap<u32, &Line> = HashMap::new();
     for line in &lines {
-        reader.take(line);
+        match line {
+            Line::Call {
+                task,
+                result: Return::Restarted,
+                ..
+            } => {
+                broken.insert(*task, line);
+            }
+            Line::Call {
+                task, name, result, ..
+            } if name == "rt_sigreturn" => {
+                let broken = broken.remove(task);
+                if let (
+                    Some(Line::Call {
+                        name, arguments, ..
+                    }),
+                    Return::Error(_),
+                ) = (broken, result)
+                {
+                    reader.call(&Call {
+                        task: *task,
+                        name,
+                        arguments,
+                        result,
+                    });
+                }
+            }
+            Line::Call {
+                task,
+                name,
+                arguments,
+                result,
+            } => {
+                broken.remove(task);
+                reader.call(&Call {
+                    task: *task,
+                    name,
+                    arguments,
+                    result,
+                });
+            }
+            Line::Exit { task, how } => reader.exit(*task, how),
+        }
     }
     reader.facts
 }
@@ -55,38 +98,16 @@ fn makers(lines: &[Line]) -> HashMap<u32, (u32, bool)> {
 struct Reader<'a> {
     begin: &'a str,
     makers: HashMap<u32, (u32, bool)>,
-    threads: HashSet<u32>,
     cwds: HashMap<u32, String>,
     facts: Facts,
     masks: &'a Masks,
 }
 
 impl Reader<'_> {
-    fn take(&mut self, line: &Line) {
-        match line {
-            Line::Exit { task, how } => {
-                // Threads are not processes; their ends are no facts.
-                if !self.makers.get(task).is_some_and(|(_, thread)| *thread) {
-                    self.add(fact::exit(how));
-                }
-            }
-            Line::Call {
-                task,
-                name,
-                arguments,
-                result,
-            } => {
-                let call = Call {
-                    task: *task,
-                    name,
-                    arguments,
-                    result,
-                };
-                // The kernel runs it again, and strace shows it again.
-                if *result != Return::Restarted {
-                    self.call(&call);
-                }
-            }
+    fn exit(&mut self, task: u32, how: &str) {
+        // Threads are not processes; their ends are no facts.
+        if !self.makers.get(&task).is_some_and(|(_, thread)| *thread) {
+            self.add(fact::exit(how));
         }
     }
 
@@ -161,13 +182,8 @@ impl Reader<'_> {
         // The maker waits inside of the call: the directory that it has now is the one that the child began with,
         // unless the child was faster than its maker's line.
         self.cwd(*child as u32);
-        let thread = call
-            .arguments
-            .iter()
-            .any(|word| word.contains("CLONE_THREAD"));
-        if thread {
-            self.threads.insert(*child as u32);
-        } else {
+        let thread = self.makers.get(&(*child as u32));
+        if !thread.is_some_and(|(_, thread)| *thread) {
             self.add(fact::fork());
         }
     }
