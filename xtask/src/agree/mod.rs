@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Only as the user who runs this.
     #[arg(long, conflicts_with = "as_user")]
     as_self: bool,
+    /// Compare opens for reading too.
+    #[arg(long)]
+    reads: bool,
     /// Do each this many times. Some things go wrong only sometimes.
     #[arg(long, default_value_t = 1)]
     times: u32,
@@ -97,6 +100,8 @@ struct Stage {
     /// A Rust toolchain, if there is one.
     rust: Option<PathBuf>,
     users: Vec<User>,
+    /// Whether opens for reading are compared.
+    reads: bool,
 }
 
 /// What was left by one run.
@@ -127,6 +132,7 @@ impl Stage {
         Ok(Stage {
             invigil,
             rust: toolchain().ok(),
+            reads: args.reads,
             scratch,
             users,
         })
@@ -194,7 +200,7 @@ impl Stage {
         let log = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         Ok(Run {
             ended,
-            facts: strace::read(&log, &work, masks),
+            facts: strace::read(&log, &work, masks, self.reads),
             wrong: Vec::new(),
         })
     }
@@ -206,13 +212,17 @@ impl Stage {
         program.env("INVIGIL_HOME", &home);
         let mut words = vec![self.invigil.clone().into_os_string()];
         words.extend(["run", "--quiet", "--status"].map(Into::into));
-        words.extend([status.clone().into(), "--".into()]);
+        words.push(status.clone().into());
+        if self.reads {
+            words.extend(["--reads", "on"].map(Into::into));
+        }
+        words.push("--".into());
         let ended = program.under(words).run(&self.said()?)?;
         let status = fs::read_to_string(&status)
             .map_err(|error| format!("no status ({error}); it said:\n{}", ended.said()))?;
         let status: Value = serde_json::from_str(&status)?;
         let folder = status["evidence"].as_str().ok_or("no evidence")?;
-        let journal = journal::read(Path::new(folder), masks)?;
+        let journal = journal::read(Path::new(folder), masks, self.reads)?;
         let mut wrong = journal.wrong;
         if status["tier"] != "notify" {
             wrong.push(format!("tier {}", status["tier"]));
