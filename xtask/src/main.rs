@@ -1,4 +1,4 @@
-//! The project's own commands: `cargo xtask test`, `agree`, `bench`, `soak`.
+//! The project's own commands: `cargo xtask test`, `agree`, `agents`, `bench`, `soak`.
 //!
 //! Needs nothing but stable Rust, a C compiler, git and python3. One file, or one folder, per command.
 #![expect(
@@ -6,6 +6,7 @@
     reason = "what these commands have to say goes to the terminal"
 )]
 
+mod agents;
 mod agree;
 mod bench;
 mod child;
@@ -27,6 +28,7 @@ type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
 enum Xtask {
     Test(test::Args),
     Agree(agree::Args),
+    Agents(agents::Args),
     Bench(bench::Args),
     Soak(soak::Args),
 }
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
     let result = match Xtask::parse() {
         Xtask::Test(args) => test::run(&args),
         Xtask::Agree(args) => agree::run(&args),
+        Xtask::Agents(args) => agents::run(&args),
         Xtask::Bench(args) => bench::run(&args),
         Xtask::Soak(args) => soak::run(&args),
     };

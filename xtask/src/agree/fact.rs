@@ -70,6 +70,12 @@ pub(super) fn file(mut file: File<'_>) -> String {
     text
 }
 
+/// Whether an open with these flags can change something.
+pub(super) fn changes(flags: &[&str]) -> bool {
+    let changing = ["write", "create", "truncate", "temporary"];
+    flags.iter().any(|flag| changing.contains(flag))
+}
+
 /// What was done on the network.
 pub(super) fn net(op: &str, address: &str, result: &str) -> String {
     format!("{op} {address} = {result}")

@@ -15,12 +15,16 @@ pub(super) struct Journal {
     pub(super) facts: Facts,
     /// What should not be in a journal of an undisturbed run.
     pub(super) wrong: Vec<String>,
-    pub(super) records: u64,
+    /// Whether opens for reading are facts.
+    reads: bool,
 }
 
 /// Reads the journal in a run's folder.
-pub(super) fn read(folder: &Path, masks: &Masks) -> Result<Journal> {
-    let mut journal = Journal::default();
+pub(super) fn read(folder: &Path, masks: &Masks, reads: bool) -> Result<Journal> {
+    let mut journal = Journal {
+        reads,
+        ..Journal::default()
+    };
     let mut names = Vec::new();
     for entry in fs::read_dir(folder)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
@@ -44,7 +48,6 @@ pub(super) fn read(folder: &Path, masks: &Masks) -> Result<Journal> {
 
 impl Journal {
     fn take(&mut self, record: &Value, masks: &Masks) {
-        self.records += 1;
         let data = &record["data"];
         let fact = match record["kind"].as_str().unwrap_or_default() {
             "process_forked" if data["parent"].is_null() => return,
@@ -70,7 +73,7 @@ impl Journal {
         fact::add(&mut self.facts, masks.apply(&fact));
     }
 
-    /// None for an open that changes nothing, which strace is not asked about.
+    /// None for an open that changes nothing, where such opens are not compared.
     fn file(&mut self, data: &Value) -> Option<String> {
         let mut op = data["op"].as_str().unwrap_or_default();
         let flags = data["flags"].as_array().map_or(&[][..], Vec::as_slice);
@@ -82,8 +85,7 @@ impl Journal {
             self.wrong
                 .push(format!("an exclusive open that made nothing: {data}"));
         }
-        let changes = ["write", "create", "truncate", "temporary"];
-        if op == "open" && !flags.iter().any(|flag| changes.contains(flag)) {
+        if op == "open" && !self.reads && !fact::changes(&flags) {
             return None;
         }
         Some(fact::file(File {

@@ -40,6 +40,9 @@ pub(crate) struct Args {
     /// Only as the user who runs this.
     #[arg(long, conflicts_with = "as_user")]
     as_self: bool,
+    /// Compare opens for reading too.
+    #[arg(long)]
+    reads: bool,
     /// Do each this many times. Some things go wrong only sometimes.
     #[arg(long, default_value_t = 1)]
     times: u32,
@@ -85,15 +88,20 @@ pub(crate) fn run(args: &Args) -> Result {
     expect(dead_code, reason = "only the benchmark asks")
 )]
 pub(crate) fn facts() -> String {
-    strace::CALLS.replace("chdir,fchdir,", "")
+    strace::CALLS
+        .replace("chdir,fchdir,", "")
+        .replace(",rt_sigreturn", "")
 }
 
 /// Where everything happens.
 struct Stage {
     scratch: Scratch,
     invigil: PathBuf,
-    rust: PathBuf,
+    /// A Rust toolchain, if there is one.
+    rust: Option<PathBuf>,
     users: Vec<User>,
+    /// Whether opens for reading are compared.
+    reads: bool,
 }
 
 /// What was left by one run.
@@ -123,7 +131,8 @@ impl Stage {
         fs::copy(built, &invigil)?;
         Ok(Stage {
             invigil,
-            rust: toolchain()?,
+            rust: toolchain().ok(),
+            reads: args.reads,
             scratch,
             users,
         })
@@ -132,7 +141,9 @@ impl Stage {
     /// Whether both sides agree. Prints what they do not agree on.
     fn compare(&self, scenario: &Scenario, user: User, show: usize) -> Result<bool> {
         let title = format!("{} as {}", scenario.name, user.name());
-        if let Some(missing) = child::missing(scenario.needs) {
+        let missing = child::missing(scenario.needs);
+        let no_rust = (scenario.rust && self.rust.is_none()).then_some("Rust");
+        if let Some(missing) = missing.or(no_rust) {
             println!("{title}: skipped, {missing} is not installed");
             return Ok(true);
         }
@@ -189,7 +200,7 @@ impl Stage {
         let log = String::from_utf8_lossy(&fs::read(log)?).into_owned();
         Ok(Run {
             ended,
-            facts: strace::read(&log, &work, masks),
+            facts: strace::read(&log, &work, masks, self.reads),
             wrong: Vec::new(),
         })
     }
@@ -201,13 +212,17 @@ impl Stage {
         program.env("INVIGIL_HOME", &home);
         let mut words = vec![self.invigil.clone().into_os_string()];
         words.extend(["run", "--quiet", "--status"].map(Into::into));
-        words.extend([status.clone().into(), "--".into()]);
+        words.push(status.clone().into());
+        if self.reads {
+            words.extend(["--reads", "on"].map(Into::into));
+        }
+        words.push("--".into());
         let ended = program.under(words).run(&self.said()?)?;
         let status = fs::read_to_string(&status)
             .map_err(|error| format!("no status ({error}); it said:\n{}", ended.said()))?;
         let status: Value = serde_json::from_str(&status)?;
         let folder = status["evidence"].as_str().ok_or("no evidence")?;
-        let journal = journal::read(Path::new(folder), masks)?;
+        let journal = journal::read(Path::new(folder), masks, self.reads)?;
         let mut wrong = journal.wrong;
         if status["tier"] != "notify" {
             wrong.push(format!("tier {}", status["tier"]));
@@ -240,8 +255,10 @@ impl Stage {
         program.limit = LIMIT;
         program.env("HOME", self.scratch.folder("home", user)?);
         program.env("TMPDIR", self.scratch.folder("tmp", user)?);
-        program.env("RUST", &self.rust);
-        program.env("RUSTC", self.rust.join("bin/rustc"));
+        if let Some(rust) = &self.rust {
+            program.env("RUST", rust);
+            program.env("RUSTC", rust.join("bin/rustc"));
+        }
         for who in ["AUTHOR", "COMMITTER"] {
             program.env(&format!("GIT_{who}_NAME"), "Somebody");
             program.env(&format!("GIT_{who}_EMAIL"), "somebody@example.com");

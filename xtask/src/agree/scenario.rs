@@ -7,6 +7,8 @@ pub(super) struct Scenario {
     pub(super) name: &'static str,
     /// What must be installed.
     pub(super) needs: &'static [&'static str],
+    /// Whether it needs a Rust toolchain, which is in `$RUST`.
+    pub(super) rust: bool,
     /// Files that are there, by name.
     pub(super) inputs: &'static [(&'static str, &'static str)],
     /// Makes more inputs, for `sh`. Nobody watches.
@@ -22,6 +24,7 @@ pub(super) struct Scenario {
 const NOTHING: Scenario = Scenario {
     name: "",
     needs: &[],
+    rust: false,
     inputs: &[],
     prepare: "",
     run: "",
@@ -48,6 +51,13 @@ pub(super) const ALL: &[Scenario] = &[
         needs: &["python3"],
         inputs: &[("network.py", include_str!("programs/network.py"))],
         run: "exec python3 network.py\n",
+        ..NOTHING
+    },
+    Scenario {
+        name: "waiting",
+        needs: &["python3"],
+        inputs: &[("waiting.py", include_str!("programs/waiting.py"))],
+        run: "exec python3 waiting.py\n",
         ..NOTHING
     },
     Scenario {
@@ -101,6 +111,7 @@ pub(super) const ALL: &[Scenario] = &[
     Scenario {
         name: "cargo",
         needs: &["gcc"],
+        rust: true,
         prepare: include_str!("programs/cargo-prepare.sh"),
         run: "cd crate\nexec \"$RUST/bin/cargo\" build --offline --quiet\n",
         masks: &[

@@ -1,6 +1,6 @@
 //! The facts of an `strace -f -yy`: its lines, put together, and what the calls in them mean.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use super::fact::{self, Facts, File};
 use super::line::{self, Line, Return};
@@ -11,21 +11,65 @@ use super::resolve::{Follow, join, resolve, script};
 pub(super) const CALLS: &str = "execve,execveat,?open,openat,openat2,?creat,truncate,?rename,?renameat,renameat2,?link,\
 linkat,?unlink,unlinkat,?mkdir,mkdirat,?rmdir,?chmod,fchmod,fchmodat,?fchmodat2,?chown,fchown,?lchown,fchownat,?symlink,\
 symlinkat,?utime,?utimes,?futimesat,utimensat,setxattr,lsetxattr,fsetxattr,removexattr,lremovexattr,fremovexattr,?mknod,\
-mknodat,connect,bind,listen,sendto,sendmsg,sendmmsg,chdir,fchdir,?fork,?vfork,clone,clone3";
+mknodat,connect,bind,listen,sendto,sendmsg,sendmmsg,chdir,fchdir,?fork,?vfork,clone,clone3,rt_sigreturn";
 
 /// The facts that a log of strace holds. `cwd` is where the first process began.
-pub(super) fn read(log: &str, cwd: &str, masks: &Masks) -> Facts {
+pub(super) fn read(log: &str, cwd: &str, masks: &Masks, reads: bool) -> Facts {
     let lines = line::join(log);
     let mut reader = Reader {
         begin: cwd,
         makers: makers(&lines),
-        threads: HashSet::new(),
         cwds: HashMap::new(),
         facts: Facts::new(),
         masks,
+        reads,
     };
+    // Calls that a signal broke off. Whether the kernel makes them again shows when the signal's handler is left.
+    let mut broken: HashMap<u32, &Line> = HashMap::new();
     for line in &lines {
-        reader.take(line);
+        match line {
+            Line::Call {
+                task,
+                result: Return::Restarted,
+                ..
+            } => {
+                broken.insert(*task, line);
+            }
+            Line::Call {
+                task, name, result, ..
+            } if name == "rt_sigreturn" => {
+                let broken = broken.remove(task);
+                if let (
+                    Some(Line::Call {
+                        name, arguments, ..
+                    }),
+                    Return::Error(_),
+                ) = (broken, result)
+                {
+                    reader.call(&Call {
+                        task: *task,
+                        name,
+                        arguments,
+                        result,
+                    });
+                }
+            }
+            Line::Call {
+                task,
+                name,
+                arguments,
+                result,
+            } => {
+                broken.remove(task);
+                reader.call(&Call {
+                    task: *task,
+                    name,
+                    arguments,
+                    result,
+                });
+            }
+            Line::Exit { task, how } => reader.exit(*task, how),
+        }
     }
     reader.facts
 }
@@ -55,38 +99,18 @@ fn makers(lines: &[Line]) -> HashMap<u32, (u32, bool)> {
 struct Reader<'a> {
     begin: &'a str,
     makers: HashMap<u32, (u32, bool)>,
-    threads: HashSet<u32>,
     cwds: HashMap<u32, String>,
     facts: Facts,
     masks: &'a Masks,
+    /// Whether opens for reading are facts.
+    reads: bool,
 }
 
 impl Reader<'_> {
-    fn take(&mut self, line: &Line) {
-        match line {
-            Line::Exit { task, how } => {
-                // Threads are not processes; their ends are no facts.
-                if !self.makers.get(task).is_some_and(|(_, thread)| *thread) {
-                    self.add(fact::exit(how));
-                }
-            }
-            Line::Call {
-                task,
-                name,
-                arguments,
-                result,
-            } => {
-                let call = Call {
-                    task: *task,
-                    name,
-                    arguments,
-                    result,
-                };
-                // The kernel runs it again, and strace shows it again.
-                if *result != Return::Restarted {
-                    self.call(&call);
-                }
-            }
+    fn exit(&mut self, task: u32, how: &str) {
+        // Threads are not processes; their ends are no facts.
+        if !self.makers.get(&task).is_some_and(|(_, thread)| *thread) {
+            self.add(fact::exit(how));
         }
     }
 
@@ -161,13 +185,8 @@ impl Reader<'_> {
         // The maker waits inside of the call: the directory that it has now is the one that the child began with,
         // unless the child was faster than its maker's line.
         self.cwd(*child as u32);
-        let thread = call
-            .arguments
-            .iter()
-            .any(|word| word.contains("CLONE_THREAD"));
-        if thread {
-            self.threads.insert(*child as u32);
-        } else {
+        let thread = self.makers.get(&(*child as u32));
+        if !thread.is_some_and(|(_, thread)| *thread) {
             self.add(fact::fork());
         }
     }
@@ -225,8 +244,7 @@ impl Reader<'_> {
         if !line::field(call.argument(2), "resolve").is_empty() && call.name == "openat2" {
             flags.push("restricted");
         }
-        let changes = ["write", "create", "truncate", "temporary"];
-        if !flags.iter().any(|flag| changes.contains(flag)) {
+        if !self.reads && !fact::changes(&flags) {
             return;
         }
         let makes = flags.contains(&"create") || flags.contains(&"temporary");
@@ -452,4 +470,69 @@ fn open_flags(words: &str) -> Vec<&'static str> {
         });
     }
     flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(log: &str) -> Vec<String> {
+        let facts = read(log, "/nowhere/work", &Masks::new(&[]), false);
+        let counted = facts.iter().map(|(fact, count)| format!("{count} {fact}"));
+        counted.collect()
+    }
+
+    #[test]
+    fn relative_paths_begin_where_their_process_is() {
+        let log = "\
+7 chdir(\"sub\") = 0
+7 clone(child_stack=NULL, flags=CLONE_CHILD_CLEARTID|SIGCHLD <unfinished ...>
+8 mkdir(\"a\", 0755) = 0
+7 <... clone resumed>, child_tidptr=0x7f) = 8
+7 chdir(\"/\") = 0
+8 rename(\"a\", \"../b\") = -1 EACCES (Permission denied)
+8 +++ exited with 3 +++
+7 +++ killed by SIGKILL +++
+";
+        assert_eq!(
+            facts(log),
+            [
+                "1 exit 3",
+                "1 exit signal 9",
+                "1 fork",
+                "1 mkdir /nowhere/work/sub/a 0755 = ok",
+                "1 rename /nowhere/work/sub/a -> /nowhere/work/b = EACCES",
+            ]
+        );
+    }
+
+    #[test]
+    fn threads_are_no_processes() {
+        let log = "\
+7 clone(child_stack=0x7f, flags=CLONE_VM|CLONE_FS|CLONE_THREAD) = 8
+8 chdir(\"/nowhere/else\") = 0
+8 +++ exited with 0 +++
+7 rmdir(\"x\") = 0
+";
+        assert_eq!(facts(log), ["1 rmdir /nowhere/else/x = ok"]);
+    }
+
+    #[test]
+    fn a_call_that_a_signal_breaks_off_counts_once() {
+        let log = "\
+7 openat(AT_FDCWD</nowhere/work>, \"f\", O_WRONLY) = ? ERESTARTSYS (To be restarted if SA_RESTART is set)
+7 rt_sigreturn({mask=[]}) = 257
+7 openat(AT_FDCWD</nowhere/work>, \"f\", O_WRONLY) = ? ERESTARTSYS (To be restarted if SA_RESTART is set)
+7 rt_sigreturn({mask=[]}) = -1 EINTR (Interrupted system call)
+7 openat(AT_FDCWD</nowhere/work>, \"f\", O_WRONLY) = 3</nowhere/work/f>
+7 openat(AT_FDCWD</nowhere/work>, \"g\", O_RDONLY) = 4</nowhere/work/g>
+";
+        assert_eq!(
+            facts(log),
+            [
+                "1 open /nowhere/work/f [write] = EINTR",
+                "1 open /nowhere/work/f [write] = ok",
+            ]
+        );
+    }
 }

@@ -14,11 +14,6 @@ touch -d '2020-01-02 03:04:05' out/both
 cp -p out/both out/copy
 ln out/copy out/hard
 truncate -s 100 out/copy
-mkfifo out/fifo
-(echo through the fifo > out/fifo) &
-read -r text < out/fifo
-wait
-echo "$text"
 for i in 1 2 3; do
     (sleep 0.0$i; echo "job $i" > "out/job.$i") &
 done
