@@ -313,6 +313,8 @@ fn a_line_of_any_length_is_only_a_flaw() {
         assert_eq!(reader.next().err().unwrap().to_string(), first);
         let (journal, recovered) = victim.open().unwrap();
         let recovered = recovered.unwrap();
+        // A newline at its end could as well be room.
+        let garbage = garbage.strip_suffix(b"\n").unwrap_or(&garbage);
         assert_eq!(recovered.bytes, garbage.len() as u64);
         assert_eq!(fs::read(victim.path(&recovered.file)).unwrap(), garbage);
         drop(journal);

@@ -48,12 +48,13 @@ pub(crate) fn text_of(event: &Event) -> String {
     serde_json::from_str(data.get()).unwrap()
 }
 
-/// Nothing happens in the background.
+/// Nothing happens in the background. There is room, and little of it, so that it is soon used up.
 pub(crate) fn options(sharing: Sharing, segment_bytes: u64) -> Options {
     Options {
         sharing,
         segment_bytes,
         sync_after: None,
+        room_bytes: 2000,
     }
 }
 
@@ -233,8 +234,8 @@ impl StorageFile for HookedFile {
     fn size(&self) -> std::io::Result<u64> {
         self.inner.size()
     }
-    fn append(&self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.inner.append(bytes)
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<usize> {
+        self.inner.write_at(bytes, offset)
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let read = self.inner.read_at(buffer, offset)?;
