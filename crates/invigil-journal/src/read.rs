@@ -61,6 +61,14 @@ impl Reader {
         let Some(before) = seq.checked_sub(1) else {
             return Reader::open(storage).map(Some);
         };
+        match Reader::open_behind(Arc::clone(&storage), before) {
+            // The end may have been written over meanwhile.
+            Err(Error::Damaged { .. }) => Reader::open_behind(storage, before),
+            other => other,
+        }
+    }
+
+    fn open_behind(storage: Arc<dyn Storage>, before: u64) -> Result<Option<Self>, Error> {
         let (segments, _) = segment::list(&*storage)?;
         let first = segments[segments.partition_point(|&first| first <= before) - 1];
         let Some(mut lines) = Lines::find(storage, first, before)? else {
@@ -76,7 +84,10 @@ impl Reader {
         };
         Ok(Some(Reader {
             lines,
-            position: Position { count: seq, hash },
+            position: Position {
+                count: before + 1,
+                hash,
+            },
         }))
     }
 
@@ -118,15 +129,19 @@ impl Reader {
             }
             Err(flaw) => flaw,
         };
-        // Room, or a record that is being written over it: the end, unless that was a while ago.
         let unsealed = flaw == Flaw::Unsealed;
-        let behind = self.lines.only_room_behind(line.end);
         let error = self.lines.damaged(line.start, self.position.count, flaw);
         self.lines.reread(line.start);
-        match unsealed && behind.map_err(|error| (error, 0))? {
-            true if fresh => Ok(None),
-            true => self.advance(),
-            false => Err((error, line.len())),
+        if unsealed && !fresh {
+            // It was so a while ago.
+            return self.advance();
+        }
+        // Room, or a record that is being written over it.
+        let ended = || Ok(unsealed && self.lines.only_room_behind(line.len())?);
+        match ended() {
+            Ok(true) => Ok(None),
+            Ok(false) => Err((error, line.len())),
+            Err(error) => Err((error, 0)),
         }
     }
 
@@ -286,6 +301,7 @@ impl Lines {
         }
     }
 
+    /// Whether nothing but room lies behind a place in the buffer, as the file is now.
     fn only_room_behind(&self, index: usize) -> Result<bool, Error> {
         let offset = self.offset_of(index);
         Ok(self.end_before_room(offset)? == offset)

@@ -155,16 +155,19 @@ pub(crate) struct Hooked {
     pub(crate) inner: Arc<dyn Storage>,
     pub(crate) on_file_sync: FileSync,
     pub(crate) on_names_sync: fn(&dyn Storage) -> std::io::Result<()>,
+    pub(crate) on_cut: Cut,
     /// Called with what was read, and where; may change it.
     pub(crate) after_read: AfterRead,
 }
 
 pub(crate) type FileSync = Arc<dyn Fn(&dyn StorageFile) -> std::io::Result<()> + Send + Sync>;
+pub(crate) type Cut = fn(&dyn StorageFile, u64) -> std::io::Result<()>;
 pub(crate) type AfterRead = Arc<dyn Fn(&mut [u8], u64) + Send + Sync>;
 
 struct HookedFile {
     inner: Arc<dyn StorageFile>,
     on_sync: FileSync,
+    on_cut: Cut,
     after_read: AfterRead,
 }
 
@@ -184,6 +187,7 @@ impl Hooked {
             inner,
             on_file_sync: Arc::new(|file| file.sync()),
             on_names_sync: |storage| storage.sync(),
+            on_cut: |file, size| file.truncate(size),
             after_read: Arc::new(|_, _| {}),
         }
     }
@@ -192,6 +196,7 @@ impl Hooked {
         Arc::new(HookedFile {
             inner,
             on_sync: Arc::clone(&self.on_file_sync),
+            on_cut: self.on_cut,
             after_read: Arc::clone(&self.after_read),
         })
     }
@@ -243,7 +248,7 @@ impl StorageFile for HookedFile {
         Ok(read)
     }
     fn truncate(&self, size: u64) -> std::io::Result<()> {
-        self.inner.truncate(size)
+        (self.on_cut)(&*self.inner, size)
     }
     fn sync(&self) -> std::io::Result<()> {
         (self.on_sync)(&*self.inner)
