@@ -8,7 +8,7 @@ use invigil_schema::Digest;
 use sha2::{Digest as _, Sha256};
 
 use crate::chain::digest;
-use crate::storage::{Access, Storage, StorageFile, append_all, read_full};
+use crate::storage::{Access, Storage, StorageFile, read_full, write_full};
 
 const CHUNK: usize = 64 * 1024;
 
@@ -173,7 +173,7 @@ fn fill(file: &dyn StorageFile, mut source: impl Read) -> Result<(Digest, u64), 
             Err(error) => return Err(BlobError::Source(error)),
         };
         hasher.update(&chunk[..read]);
-        append_all(file, &chunk[..read]).map_err(BlobError::io("write"))?;
+        write_full(file, &chunk[..read], size).map_err(BlobError::io("write"))?;
         size += read as u64;
     }
     Ok((Digest::from_bytes(hasher.finalize().into()), size))

@@ -88,9 +88,9 @@ impl Position {
             });
         }
         Err(match sequence_of(line) {
-            Some(found) if found != self.count => Flaw::Sequence { found },
             _ if line.last() != Some(&b'\n') => Flaw::Unterminated,
             _ if tail_of(line).is_none() => Flaw::Unsealed,
+            Some(found) if found != self.count => Flaw::Sequence { found },
             _ => Flaw::Hash,
         })
     }

@@ -16,7 +16,7 @@ use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, named_params}
 use crate::chain::Head;
 use crate::read::Reader;
 use crate::segment;
-use crate::storage::{Access, Storage};
+use crate::storage::{Access, Storage, read_full};
 use crate::store::{RunRef, Store, StoreError};
 
 const FILE: &str = "index.sqlite";
@@ -419,15 +419,17 @@ impl Known {
         })
     }
 
-    /// Nothing was added or taken away since. Two look-ups, no reading.
+    /// Nothing was added or taken away since: behind the head there is at most room. Two look-ups and one byte.
     fn unchanged(&self, storage: &dyn Storage) -> bool {
-        let size = |seq: u64| {
-            let file = storage.open(&segment::name(seq), Access::Read).ok()?;
-            file.size().ok()
-        };
+        let open = |seq: u64| storage.open(&segment::name(seq), Access::Read);
+        let ends_there = open(self.segment).and_then(|file| {
+            let mut behind = [b'\n'];
+            read_full(&*file, &mut behind, self.end)?;
+            Ok(file.size()? >= self.end && behind == *b"\n")
+        });
         self.row.problem.is_none()
-            && size(self.segment) == Some(self.end)
-            && size(self.row.head.seq + 1).is_none()
+            && ends_there.unwrap_or(false)
+            && open(self.row.head.seq + 1).is_err()
     }
 
     /// Takes over every record that the reader still has.

@@ -8,7 +8,7 @@ use invigil_schema::{Digest, Envelope, Event};
 use crate::Error;
 use crate::chain::{Flaw, Head, MAX_RECORD, Position, sequence_of, tail_of};
 use crate::segment;
-use crate::storage::{Access, Storage, StorageFile, read_full};
+use crate::storage::{Access, Storage, StorageFile, in_pieces, read_full};
 
 const CHUNK: usize = 256 * 1024;
 
@@ -61,6 +61,14 @@ impl Reader {
         let Some(before) = seq.checked_sub(1) else {
             return Reader::open(storage).map(Some);
         };
+        match Reader::open_behind(Arc::clone(&storage), before) {
+            // The end may have been written over meanwhile.
+            Err(Error::Damaged { .. }) => Reader::open_behind(storage, before),
+            other => other,
+        }
+    }
+
+    fn open_behind(storage: Arc<dyn Storage>, before: u64) -> Result<Option<Self>, Error> {
         let (segments, _) = segment::list(&*storage)?;
         let first = segments[segments.partition_point(|&first| first <= before) - 1];
         let Some(mut lines) = Lines::find(storage, first, before)? else {
@@ -71,11 +79,15 @@ impl Reader {
         };
         let hash = match tail_of(&lines.buffer[line.clone()]) {
             Some(hash) => hash,
+            None if lines.only_room_behind(line.end)? => return Ok(None),
             None => return Err(lines.damaged(line.start, before, Flaw::Unsealed)),
         };
         Ok(Some(Reader {
             lines,
-            position: Position { count: seq, hash },
+            position: Position {
+                count: before + 1,
+                hash,
+            },
         }))
     }
 
@@ -85,10 +97,16 @@ impl Reader {
         reason = "a record borrows from the reader"
     )]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
-        let line = match self.advance() {
-            // A torn tail may have been cut and written over between two reads of the same line.
-            Err(Error::Damaged { .. }) => self.advance()?,
-            other => other?,
+        let mut before = None;
+        let line = loop {
+            match self.advance() {
+                Ok(line) => break line,
+                // Room is written over and a torn tail cut while one reads. What two looks find alike is damage.
+                Err((Error::Damaged { .. }, length)) if before != Some(length) => {
+                    before = Some(length);
+                }
+                Err((error, _)) => return Err(error),
+            }
         };
         Ok(line.map(|line| Record {
             seq: self.position.count - 1,
@@ -97,21 +115,33 @@ impl Reader {
         }))
     }
 
-    /// The place in the buffer of the next record. Damage is forgotten, so that the next call looks anew.
-    fn advance(&mut self) -> Result<Option<Range<usize>>, Error> {
-        let Some(line) = self.lines.next_line()? else {
+    /// The place in the buffer of the next record, or what is wrong and how long the line is that should be it. Damage
+    /// is forgotten, so that the next call looks anew.
+    fn advance(&mut self) -> Result<Option<Range<usize>>, (Error, usize)> {
+        let fresh = self.lines.start == self.lines.end;
+        let Some(line) = self.lines.next_line().map_err(|error| (error, 0))? else {
             return Ok(None);
         };
-        match self.position.check(&self.lines.buffer[line.clone()]) {
+        let flaw = match self.position.check(&self.lines.buffer[line.clone()]) {
             Ok(position) => {
                 self.position = position;
-                Ok(Some(line))
+                return Ok(Some(line));
             }
-            Err(flaw) => {
-                let error = self.lines.damaged(line.start, self.position.count, flaw);
-                self.lines.reread(line.start);
-                Err(error)
-            }
+            Err(flaw) => flaw,
+        };
+        let unsealed = flaw == Flaw::Unsealed;
+        let error = self.lines.damaged(line.start, self.position.count, flaw);
+        self.lines.reread(line.start);
+        if unsealed && !fresh {
+            // It was so a while ago.
+            return self.advance();
+        }
+        // Room, or a record that is being written over it.
+        let ended = || Ok(unsealed && self.lines.only_room_behind(line.len())?);
+        match ended() {
+            Ok(true) => Ok(None),
+            Ok(false) => Err((error, line.len())),
+            Err(error) => Err((error, 0)),
         }
     }
 
@@ -125,12 +155,10 @@ impl Reader {
         (self.lines.segment, self.lines.offset_of(self.lines.start))
     }
 
-    /// How many bytes of an unfinished record lie behind the last whole one.
+    /// How many bytes lie behind the last whole record that are not room.
     pub(crate) fn unfinished(&self) -> Result<u64, Error> {
-        let (segment, offset) = self.place();
-        let size = self.lines.file.size();
-        let size = size.map_err(Error::io("read", segment::name(segment)))?;
-        Ok(size.saturating_sub(offset))
+        let (_, offset) = self.place();
+        Ok(self.lines.end_before_room(offset)? - offset)
     }
 }
 
@@ -227,6 +255,7 @@ impl Lines {
                 Some(found) => {
                     return Err(lines.damaged(line.start, target, Flaw::Sequence { found }));
                 }
+                None if lines.only_room_behind(line.end)? => return Ok(None),
                 None => return Err(lines.damaged(line.start, target, Flaw::Unsealed)),
             }
         }
@@ -270,6 +299,17 @@ impl Lines {
             Some(line) if self.segment == segment => Ok(Some(&self.buffer[line])),
             _ => Ok(None),
         }
+    }
+
+    /// Whether nothing but room lies behind a place in the buffer, as the file is now.
+    fn only_room_behind(&self, index: usize) -> Result<bool, Error> {
+        let offset = self.offset_of(index);
+        Ok(self.end_before_room(offset)? == offset)
+    }
+
+    fn end_before_room(&self, offset: u64) -> Result<u64, Error> {
+        let end = end_before_room(&*self.file, offset);
+        end.map_err(Error::io("read", segment::name(self.segment)))
     }
 
     fn fill(&mut self) -> Result<usize, Error> {
@@ -328,6 +368,19 @@ impl Lines {
             flaw,
         }
     }
+}
+
+/// Where the room begins that a file ends in, looking no further back than `offset`.
+pub(crate) fn end_before_room(file: &dyn StorageFile, offset: u64) -> std::io::Result<u64> {
+    let (mut at, mut end) = (offset, offset);
+    in_pieces(file, offset..u64::MAX, |piece| {
+        if let Some(last) = piece.iter().rposition(|&byte| byte != b'\n') {
+            end = at + last as u64 + 1;
+        }
+        at += piece.len() as u64;
+        Ok(())
+    })?;
+    Ok(end)
 }
 
 /// The first line that begins behind `offset`: where, and its number.

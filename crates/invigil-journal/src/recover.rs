@@ -9,9 +9,9 @@ use sha2::{Digest as _, Sha256};
 use crate::Error;
 use crate::chain::Position;
 use crate::mark::Mark;
-use crate::read::{Lines, Reader, last_position, opened};
+use crate::read::{Lines, Reader, end_before_room, last_position, opened};
 use crate::segment::{self, POISONED};
-use crate::storage::{Access, Storage, StorageFile, append_all, read_full, read_small};
+use crate::storage::{Access, Storage, StorageFile, in_pieces, read_full, read_small, write_full};
 
 /// The end of a journal, ready for the next record.
 pub(crate) struct Tail {
@@ -19,10 +19,38 @@ pub(crate) struct Tail {
     pub(crate) segment: u64,
     /// Where the last whole record ends.
     pub(crate) end: u64,
+    /// Where the room behind it ends; there is none if that is not further.
+    pub(crate) room: u64,
     pub(crate) position: Position,
 }
 
 impl Tail {
+    /// Leaves nothing but records.
+    pub(crate) fn cut_room(&mut self) -> io::Result<()> {
+        if self.room > self.end {
+            self.file.truncate(self.end)?;
+            self.room = self.end;
+        }
+        Ok(())
+    }
+
+    /// Where that ends which is neither record nor room. A process that dies while it writes leaves the beginning of
+    /// what it wrote, so that the first byte speaks for all; a loss of power leaves anything.
+    fn torn_end(&self, after: After) -> Result<u64, Error> {
+        if after == After::Others && self.is_followed_by_room()? {
+            return Ok(self.end);
+        }
+        let end = end_before_room(&*self.file, self.end);
+        end.map_err(Error::io("read", segment::name(self.segment)))
+    }
+
+    fn is_followed_by_room(&self) -> Result<bool, Error> {
+        let mut byte = [0];
+        let read = read_full(&*self.file, &mut byte, self.end);
+        read.map_err(Error::io("read", segment::name(self.segment)))?;
+        Ok(byte == *b"\n")
+    }
+
     /// The last record, as a mark. None in a segment without one: then the segment before is durable already.
     pub(crate) fn mark(&self) -> Option<Mark> {
         let head = self.position.head().filter(|_| self.end > 0)?;
@@ -35,8 +63,8 @@ impl Tail {
     }
 }
 
-/// Finds the end of a journal, and the torn tails that no record names yet. The caller holds the lock.
-pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<(Tail, Vec<JournalRecovered>), Error> {
+/// Finds the end of a journal, and cuts off a torn tail. The caller holds the lock.
+pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<Tail, Error> {
     refuse_if_poisoned(&**storage)?;
     // Nothing is cut from, or added to, what this version cannot read.
     opened(&mut Reader::open(Arc::clone(storage))?)?;
@@ -45,7 +73,7 @@ pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<(Tail, Vec<JournalRecov
     let (segments, _) = segment::list(&**storage)?;
     let last = segments[segments.len() - 1];
     let mark = Mark::load(&**storage)?;
-    let file = segment::open(&**storage, last, Access::Append)?.ok_or(Error::Missing)?;
+    let file = segment::open(&**storage, last, Access::Write)?.ok_or(Error::Missing)?;
     let (end, position) = match mark {
         Some(mark) if mark.segment == last => {
             if !mark.holds(&*file)? {
@@ -61,16 +89,28 @@ pub(crate) fn tail(storage: &Arc<dyn Storage>) -> Result<(Tail, Vec<JournalRecov
         file,
         segment: last,
         end,
+        room: end,
         position,
     };
-    let (tail, _) = catch_up(storage, tail)?;
-    let torn = unrecorded(&**storage, tail.position.count)?;
-    Ok((tail, torn))
+    catch_up(storage, tail, After::AnyCrash).map(|(tail, _)| tail)
+}
+
+/// What may have happened since a place was known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum After {
+    /// A loss of power: any bytes may lie behind any others.
+    AnyCrash,
+    /// Other processes have written, and perhaps died of it.
+    Others,
 }
 
 /// Goes on from a known place to the true end, through segments that others have begun, and cuts off a torn tail.
 /// Says whether there was one. The caller holds the lock.
-pub(crate) fn catch_up(storage: &Arc<dyn Storage>, mut tail: Tail) -> Result<(Tail, bool), Error> {
+pub(crate) fn catch_up(
+    storage: &Arc<dyn Storage>,
+    mut tail: Tail,
+    after: After,
+) -> Result<(Tail, bool), Error> {
     loop {
         let size = tail
             .file
@@ -80,18 +120,23 @@ pub(crate) fn catch_up(storage: &Arc<dyn Storage>, mut tail: Tail) -> Result<(Ta
             let seq = tail.position.count.saturating_sub(1);
             return Err(Error::DurableLost { seq });
         }
-        if size > tail.end {
+        tail.room = size;
+        if size > tail.end && !tail.is_followed_by_room()? {
             scan(storage, &mut tail)?;
         }
         if size > tail.end {
-            cut(&**storage, &tail, size)?;
-            return Ok((tail, true));
+            let torn = tail.torn_end(after)?;
+            let is_torn = torn > tail.end;
+            if is_torn {
+                cut(&**storage, &mut tail, torn)?;
+            }
+            return Ok((tail, is_torn));
         }
         let next = tail.position.count;
         if next == tail.segment {
             return Ok((tail, false));
         }
-        let Some(file) = segment::open(&**storage, next, Access::Append)? else {
+        let Some(file) = segment::open(&**storage, next, Access::Write)? else {
             return Ok((tail, false));
         };
         sync_names(&**storage)?;
@@ -99,6 +144,7 @@ pub(crate) fn catch_up(storage: &Arc<dyn Storage>, mut tail: Tail) -> Result<(Ta
             file,
             segment: next,
             end: 0,
+            room: 0,
             position: tail.position,
         };
     }
@@ -119,7 +165,7 @@ pub(crate) fn refuse_if_poisoned(storage: &dyn Storage) -> Result<(), Error> {
 pub(crate) fn poison(storage: &dyn Storage, why: &str) {
     if let Ok(file) = storage.create(POISONED) {
         // The name alone is enough: the reason may not fit on a full disk.
-        drop(append_all(&*file, why.as_bytes()));
+        drop(write_full(&*file, why.as_bytes(), 0));
         drop(file.sync());
         drop(storage.sync());
     }
@@ -169,14 +215,12 @@ fn end_of(storage: &dyn Storage, segment: u64, next: u64) -> Result<Position, Er
     }
 }
 
-/// Copies the torn tail into a file of its own, durably, and only then cuts it off.
-fn cut(storage: &dyn Storage, tail: &Tail, size: u64) -> Result<(), Error> {
+/// Copies the torn tail up to `torn` into a file of its own, durably, and only then cuts it off, and the room too.
+fn cut(storage: &dyn Storage, tail: &mut Tail, torn: u64) -> Result<(), Error> {
     refuse_to_cut_durable(storage, tail)?;
-    keep(storage, tail, size)?;
+    keep(storage, tail, torn)?;
     let name = segment::name(tail.segment);
-    tail.file
-        .truncate(tail.end)
-        .map_err(Error::io("cut", &*name))?;
+    tail.cut_room().map_err(Error::io("cut", &*name))?;
     tail.file.sync().map_err(|error| {
         poison(storage, &format!("sync of {name} failed: {error}"));
         Error::io("sync", name)(error)
@@ -197,7 +241,7 @@ fn refuse_to_cut_durable(storage: &dyn Storage, tail: &Tail) -> Result<(), Error
     }
 }
 
-fn keep(storage: &dyn Storage, tail: &Tail, size: u64) -> Result<(), Error> {
+fn keep(storage: &dyn Storage, tail: &Tail, torn: u64) -> Result<(), Error> {
     for attempt in 0.. {
         let name = segment::torn(tail.position.count, attempt);
         let side = match storage.create(&name) {
@@ -205,8 +249,11 @@ fn keep(storage: &dyn Storage, tail: &Tail, size: u64) -> Result<(), Error> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
             Err(error) => return Err(Error::io("create", name)(error)),
         };
-        let copied = in_pieces(&*tail.file, tail.end..size, |piece| {
-            append_all(&*side, piece)
+        let mut at = 0;
+        let copied = in_pieces(&*tail.file, tail.end..torn, |piece| {
+            write_full(&*side, piece, at)?;
+            at += piece.len() as u64;
+            Ok(())
         });
         if let Err(error) = copied.and_then(|()| side.sync()) {
             drop(storage.remove(&name));
@@ -243,25 +290,4 @@ fn describe(storage: &dyn Storage, name: String) -> Result<JournalRecovered, Err
         file: name,
         sha256: Digest::from_bytes(hash.finalize().into()),
     })
-}
-
-/// A torn tail can be of any size, memory cannot.
-fn in_pieces(
-    file: &dyn StorageFile,
-    range: std::ops::Range<u64>,
-    mut take: impl FnMut(&[u8]) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut piece = vec![0; 64 * 1024];
-    let mut offset = range.start;
-    while offset < range.end {
-        let left = usize::try_from(range.end - offset).unwrap_or(usize::MAX);
-        let size = left.min(piece.len());
-        let filled = read_full(file, &mut piece[..size], offset)?;
-        if filled == 0 {
-            break;
-        }
-        take(&piece[..filled])?;
-        offset += filled as u64;
-    }
-    Ok(())
 }

@@ -13,14 +13,16 @@ use crate::Error;
 use crate::chain::{Head, Position};
 use crate::clock::Clock;
 use crate::mark::Mark;
-use crate::recover::{self, Tail};
+use crate::recover::{self, After, Tail};
 use crate::segment;
-use crate::storage::{Storage, StorageFile, append_all};
+use crate::storage::{Storage, StorageFile, write_full};
 
 /// A full buffer is written by the thread that filled it.
 const BUFFER: usize = 256 * 1024;
 /// The durable mark is renewed when it is this far behind.
 const MARK_EVERY: u64 = 256 * 1024;
+/// So many small syncs in a row are worth room for the next ones.
+const OFTEN: u32 = 4;
 /// How often the background thread finds nothing to do before it sleeps for good.
 const IDLE_ROUNDS: u32 = 20;
 
@@ -43,6 +45,8 @@ pub struct Options {
     /// How long a record that nobody waits for may stay unsynced. Without it, and in a shared journal, until someone
     /// asks or closes.
     pub sync_after: Option<Duration>,
+    /// How much room a journal that is synced often keeps ahead. Syncs of up to a quarter of it count. 0 for none.
+    pub room_bytes: u64,
 }
 
 impl Default for Options {
@@ -51,6 +55,7 @@ impl Default for Options {
             sharing: Sharing::Exclusive,
             segment_bytes: 64 * 1024 * 1024,
             sync_after: Some(Duration::from_millis(50)),
+            room_bytes: 256 * 1024,
         }
     }
 }
@@ -121,8 +126,12 @@ struct State {
     written: u64,
     /// How many records are on the medium.
     durable: u64,
-    /// Where the last mark was set.
+    /// Where this handle has last set a mark.
     marked: (u64, u64),
+    /// Where the last sync began.
+    synced: u64,
+    /// How many small syncs there were in a row.
+    small_syncs: u32,
     syncing: bool,
     background_sleeps: bool,
     closed: bool,
@@ -152,6 +161,7 @@ impl Journal {
             file,
             segment: 0,
             end: 0,
+            room: 0,
             position: Position::default(),
         };
         let shared = Arc::new(Shared::new(Arc::clone(&storage), clock, options, tail));
@@ -177,15 +187,18 @@ impl Journal {
         // Before the lock, which would make a file where there is no journal.
         segment::list(&*storage)?;
         let lock = Lock::take(&storage, options.sharing)?;
-        let (tail, mut torn) = recover::tail(&storage)?;
+        let tail = recover::tail(&storage)?;
         let shared = Arc::new(Shared::new(storage, clock, options, tail));
-        if !torn.is_empty() {
+        let recovered = {
             let mut state = shared.state();
-            shared.record_recovery(&mut state, &torn)?;
-            shared.sync_now(&mut state)?;
-        }
+            let recovered = shared.record_recovery(&mut state)?;
+            if recovered.is_some() {
+                shared.sync_now(&mut state)?;
+            }
+            recovered
+        };
         lock.hand_over();
-        Ok((Journal::start(shared), torn.pop()))
+        Ok((Journal::start(shared), recovered))
     }
 
     fn start(shared: Arc<Shared>) -> Journal {
@@ -265,7 +278,14 @@ impl Journal {
         if let Some(thread) = self.background.take() {
             drop(thread.join());
         }
-        let count = self.shared.state().chain.count;
+        let count = {
+            let mut state = self.shared.state();
+            if state.tail.room > state.tail.end {
+                // The last sync is one without room.
+                state.durable = 0;
+            }
+            state.chain.count
+        };
         let result = self.shared.make_durable(count);
         if result.is_ok() {
             let mut state = self.shared.state();
@@ -323,7 +343,9 @@ impl Shared {
     ) -> Shared {
         let position = tail.position;
         let state = State {
-            marked: (tail.segment, tail.end),
+            marked: (0, 0),
+            synced: tail.end,
+            small_syncs: 0,
             tail,
             chain: position,
             buffer: Vec::new(),
@@ -394,7 +416,7 @@ impl Shared {
         if state.tail.end > 0 && state.tail.end >= self.options.segment_bytes {
             self.rotate(state)?;
         }
-        if let Err(error) = append_all(&*state.tail.file, &state.buffer) {
+        if let Err(error) = write_full(&*state.tail.file, &state.buffer, state.tail.end) {
             let name = segment::name(state.tail.segment);
             let why = format!(
                 "record {} could not be written to {name}: {error}",
@@ -409,8 +431,12 @@ impl Shared {
         Ok(())
     }
 
-    /// Old segment durable, then the new file, then its name durable.
+    /// Old segment without room and durable, then the new file, then its name durable.
     fn rotate(&self, state: &mut State) -> Result<(), Error> {
+        state.tail.cut_room().map_err(|error| {
+            let name = segment::name(state.tail.segment);
+            state.poisoned(format!("the room of {name} could not be cut: {error}"))
+        })?;
         self.sync_now(state)?;
         let first = state.written;
         let name = segment::name(first);
@@ -425,9 +451,32 @@ impl Shared {
             file,
             segment: first,
             end: 0,
+            room: 0,
             position,
         };
         Ok(())
+    }
+
+    /// Before a sync: if there were many small ones, room for the next, for which the medium then has to learn no new
+    /// length. This one carries it. A closed journal needs none.
+    fn make_room(&self, state: &mut State) {
+        let (tail, room) = (&mut state.tail, self.options.room_bytes);
+        if state.closed {
+            drop(tail.cut_room());
+            return;
+        }
+        let bytes = tail.end.saturating_sub(state.synced);
+        state.synced = tail.end;
+        let small = bytes <= room / 4;
+        state.small_syncs = if small { state.small_syncs + 1 } else { 0 };
+        if state.small_syncs < OFTEN || tail.room >= tail.end + bytes {
+            return;
+        }
+        let start = tail.room.max(tail.end);
+        tail.room = tail.end + room;
+        // As much as fits on the disk. Nothing relies on it.
+        let newlines = vec![b'\n'; (tail.room - start) as usize];
+        drop(write_full(&*tail.file, &newlines, start));
     }
 
     /// Syncs while holding the state, and in the shared case the lock: nobody can get between a failure and its mark.
@@ -498,8 +547,8 @@ impl Shared {
             }
             if self.options.sharing == Sharing::Shared {
                 let _lock = Lock::take(&self.storage, Sharing::Shared)?;
-                recover::refuse_if_poisoned(&*self.storage)
-                    .map_err(|error| state.poisoned(error.to_string()))?;
+                self.catch_up(&mut state)?;
+                self.make_room(&mut state);
                 self.sync_now(&mut state)?;
                 continue;
             }
@@ -511,6 +560,7 @@ impl Shared {
                 continue;
             }
             self.write_out(&mut state)?;
+            self.make_room(&mut state);
             let (covered, file) = (state.covered(), Arc::clone(&state.tail.file));
             state.syncing = true;
             drop(state);
@@ -529,7 +579,7 @@ impl Shared {
             ..state.tail
         };
         let caught_up = recover::refuse_if_poisoned(&*self.storage)
-            .and_then(|()| recover::catch_up(&self.storage, tail));
+            .and_then(|()| recover::catch_up(&self.storage, tail, After::Others));
         let (tail, cut) = caught_up.map_err(|error| state.poisoned(error.to_string()))?;
         if tail.segment != state.tail.segment {
             // Whoever began the new segment has synced the old one.
@@ -539,17 +589,26 @@ impl Shared {
         state.written = tail.position.count;
         state.tail = tail;
         if cut {
-            let torn = recover::unrecorded(&*self.storage, state.written);
-            let torn = torn.map_err(|error| state.poisoned(error.to_string()))?;
-            self.record_recovery(state, &torn)?;
+            self.record_recovery(state)
+                .map_err(|error| state.poisoned(error.to_string()))?;
         }
         Ok(())
     }
 
-    fn record_recovery(&self, state: &mut State, torn: &[JournalRecovered]) -> Result<(), Error> {
-        let events: Vec<Event> = torn.iter().cloned().map(Event::from).collect();
-        self.seal(state, events.iter().map(|event| (Origin::Runtime, event)))?;
-        self.write_out(state)
+    /// Records every torn tail that no record names yet, and returns the last. The notes themselves may come up to the
+    /// name of another: it was kept before a loss of power took the records in front of it as well.
+    fn record_recovery(&self, state: &mut State) -> Result<Option<JournalRecovered>, Error> {
+        let mut last = None;
+        loop {
+            let torn = recover::unrecorded(&*self.storage, state.written)?;
+            if torn.is_empty() {
+                return Ok(last);
+            }
+            last = torn.last().cloned();
+            let events: Vec<Event> = torn.into_iter().map(Event::from).collect();
+            self.seal(state, events.iter().map(|event| (Origin::Runtime, event)))?;
+            self.write_out(state)?;
+        }
     }
 
     /// Makes durable what nobody waits for.

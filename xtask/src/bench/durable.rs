@@ -59,7 +59,8 @@ pub(super) fn measure(scratch: &Scratch, quick: bool) -> Result<[Table; 2]> {
     ));
     ratios.note(
         "The same rounds. Where SQLite is ahead of the floor it is because of the file: to write over bytes that are \
-         there costs a sync less than to make a file longer, since the new length must reach the medium too.",
+         there costs a sync less than to make a file longer, since the new length must reach the medium too. The journal \
+         keeps room ahead for the same reason, but for large commits.",
     );
     Ok([rates, ratios])
 }

@@ -1,7 +1,7 @@
 //! The real medium: a directory of the operating system.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -51,8 +51,13 @@ impl DiskStorage {
     }
 
     fn lock_file(&self) -> io::Result<File> {
-        let mut options = options(Access::Append);
-        regular(options.create(true).open(self.directory.join(LOCK))?)
+        let mut options = options(Access::Write);
+        regular(
+            options
+                .create(true)
+                .truncate(false)
+                .open(self.directory.join(LOCK))?,
+        )
     }
 
     fn held(&self) -> MutexGuard<'_, Option<File>> {
@@ -65,7 +70,7 @@ fn options(access: Access) -> OpenOptions {
     let mut options = OpenOptions::new();
     options
         .read(true)
-        .append(access == Access::Append)
+        .write(access == Access::Write)
         .mode(MODE)
         .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32);
     options
@@ -92,7 +97,7 @@ impl Storage for DiskStorage {
     }
 
     fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>> {
-        let file = options(Access::Append)
+        let file = options(Access::Write)
             .create_new(true)
             .open(self.directory.join(name))?;
         Ok(Arc::new(file))
@@ -158,13 +163,12 @@ impl StorageFile for File {
         Ok(self.metadata()?.len())
     }
 
-    fn append(&self, bytes: &[u8]) -> io::Result<usize> {
-        let mut file: &File = self;
-        file.write(bytes)
-    }
-
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         std::os::unix::fs::FileExt::read_at(self, buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        std::os::unix::fs::FileExt::write_at(self, bytes, offset)
     }
 
     fn truncate(&self, size: u64) -> io::Result<()> {

@@ -20,7 +20,7 @@ pub struct Faults {
     pub fail_sync_at: Option<u64>,
     /// The medium has room for this many bytes.
     pub capacity: Option<u64>,
-    /// Appends take at most this many bytes at a time.
+    /// Writes take at most this many bytes at a time.
     pub short_writes: Option<usize>,
 }
 
@@ -212,14 +212,22 @@ fn surviving_bytes(content: &Content, rng: &mut Rng) -> Vec<u8> {
         match change {
             Change::Truncate(size) if rng.bool() => bytes.truncate(*size),
             Change::Truncate(_) => {}
-            Change::Write { offset, bytes: new } => match rng.u8(0..4) {
+            // What is missing is as it was before, or reads as zeros if there was nothing.
+            Change::Write { offset, bytes: new } => match rng.u8(0..5) {
                 0 => {}
                 1 => overwrite(&mut bytes, *offset, new),
                 2 => overwrite(&mut bytes, *offset, &new[..rng.usize(0..=new.len())]),
-                // The end without the beginning: what is missing reads as zeros.
-                _ => {
+                3 => {
                     let from = rng.usize(0..=new.len());
                     overwrite(&mut bytes, offset + from, &new[from..]);
+                }
+                _ => {
+                    let size = rng.usize(1..128);
+                    for (at, piece) in new.chunks(size).enumerate() {
+                        if rng.bool() {
+                            overwrite(&mut bytes, offset + at * size, piece);
+                        }
+                    }
                 }
             },
         }
@@ -294,7 +302,8 @@ impl State {
         file.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 
-    fn room(&self) -> usize {
+    /// How many bytes a full medium could still take.
+    fn space(&self) -> usize {
         let used: usize = self
             .names
             .values()
@@ -335,14 +344,14 @@ impl Storage for FaultStorage {
         if state.names.contains_key(name) {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        if state.room() == 0 {
+        if state.space() == 0 {
             return Err(full());
         }
         let file = state.files.len();
         state.files.push(Content::default());
         state.name(name, file);
         state.answer()?;
-        Ok(self.opened(file, Access::Append))
+        Ok(self.opened(file, Access::Write))
     }
 
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn StorageFile>> {
@@ -357,7 +366,7 @@ impl Storage for FaultStorage {
         state.atomic()?;
         let file = match state.file(name) {
             Ok(file) => file,
-            Err(_) if state.room() < bytes.len() => return Err(full()),
+            Err(_) if state.space() < bytes.len() => return Err(full()),
             Err(_) => {
                 let file = state.files.len();
                 state.files.push(Content::default());
@@ -456,7 +465,7 @@ struct FaultFile {
 impl FaultFile {
     fn writable(&self) -> io::Result<()> {
         match self.access {
-            Access::Append => Ok(()),
+            Access::Write => Ok(()),
             Access::Read => Err(io::ErrorKind::PermissionDenied.into()),
         }
     }
@@ -469,25 +478,6 @@ impl StorageFile for FaultFile {
         Ok(state.files[self.file].cache.len() as u64)
     }
 
-    fn append(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.writable()?;
-        let mut state = self.disk.state();
-        let dies = state.operation()?;
-        let mut size = bytes
-            .len()
-            .min(state.faults.short_writes.unwrap_or(usize::MAX));
-        size = size.min(state.room());
-        if dies {
-            size = state.rng.usize(0..=size);
-        } else if size == 0 && !bytes.is_empty() {
-            return Err(full());
-        }
-        let offset = state.files[self.file].cache.len();
-        state.write(self.file, offset, &bytes[..size]);
-        state.answer()?;
-        Ok(size)
-    }
-
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut state = self.disk.state();
         state.atomic()?;
@@ -497,6 +487,29 @@ impl StorageFile for FaultFile {
             .min(cache.len());
         let size = buffer.len().min(cache.len() - start);
         buffer[..size].copy_from_slice(&cache[start..start + size]);
+        Ok(size)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
+        self.writable()?;
+        let mut state = self.disk.state();
+        let dies = state.operation()?;
+        let offset = usize::try_from(offset).unwrap_or(usize::MAX);
+        // What is written over needs no space.
+        let length = state.files[self.file].cache.len();
+        let (there, gap) = (length.saturating_sub(offset), offset.saturating_sub(length));
+        let fits = there.saturating_add(state.space().saturating_sub(gap));
+        let mut size = bytes
+            .len()
+            .min(state.faults.short_writes.unwrap_or(usize::MAX))
+            .min(fits);
+        if dies {
+            size = state.rng.usize(0..=size);
+        } else if size == 0 && !bytes.is_empty() {
+            return Err(full());
+        }
+        state.write(self.file, offset, &bytes[..size]);
+        state.answer()?;
         Ok(size)
     }
 

@@ -8,6 +8,7 @@ mod disk;
 mod fault;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 pub use disk::DiskStorage;
@@ -18,7 +19,7 @@ pub use fault::{Crash, FaultStorage, Faults};
 pub trait Storage: Send + Sync {
     /// The names of all files, in no order.
     fn list(&self) -> io::Result<Vec<String>>;
-    /// Makes a new file to append to. Fails with `AlreadyExists` if there is one.
+    /// Makes a new file to write. Fails with `AlreadyExists` if there is one.
     fn create(&self, name: &str) -> io::Result<Arc<dyn StorageFile>>;
     /// Opens a file that exists.
     fn open(&self, name: &str, access: Access) -> io::Result<Arc<dyn StorageFile>>;
@@ -43,30 +44,34 @@ pub trait Storage: Send + Sync {
 pub enum Access {
     /// Reading only: works on a read-only copy.
     Read,
-    /// Reading, appending, cutting.
-    Append,
+    /// Reading, writing, cutting.
+    Write,
 }
 
 /// One open file.
 pub trait StorageFile: Send + Sync {
     /// Its length now. Never empty in the sense of a collection, so there is no `is_empty`.
     fn size(&self) -> io::Result<u64>;
-    /// Adds bytes at the end; perhaps fewer than given, then it says how many.
-    fn append(&self, bytes: &[u8]) -> io::Result<usize>;
     /// Reads from an offset; 0 at the end.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+    /// Writes over what is there, and on behind the end; perhaps fewer bytes than given, then it says how many.
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Cuts off what lies behind `size`.
     fn truncate(&self, size: u64) -> io::Result<()>;
     /// Returns when all bytes written so far are on the medium.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Appends all of `bytes`.
-pub(crate) fn append_all(file: &dyn StorageFile, mut bytes: &[u8]) -> io::Result<()> {
+/// Writes all of `bytes`, from front to back.
+pub(crate) fn write_full(
+    file: &dyn StorageFile,
+    mut bytes: &[u8],
+    mut offset: u64,
+) -> io::Result<()> {
     while !bytes.is_empty() {
-        match file.append(bytes) {
+        match file.write_at(bytes, offset) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(n) => bytes = &bytes[n..],
+            Ok(n) => (bytes, offset) = (&bytes[n..], offset + n as u64),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -90,6 +95,27 @@ pub(crate) fn read_full(
         }
     }
     Ok(filled)
+}
+
+/// Reads a range, or what there is of it, however large it is.
+pub(crate) fn in_pieces(
+    file: &dyn StorageFile,
+    range: Range<u64>,
+    mut take: impl FnMut(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let mut piece = vec![0; 64 * 1024];
+    let mut offset = range.start;
+    while offset < range.end {
+        let left = usize::try_from(range.end - offset).unwrap_or(usize::MAX);
+        let size = left.min(piece.len());
+        let filled = read_full(file, &mut piece[..size], offset)?;
+        if filled == 0 {
+            break;
+        }
+        take(&piece[..filled])?;
+        offset += filled as u64;
+    }
+    Ok(())
 }
 
 /// The whole content of a small file, or nothing if there is no such file.

@@ -39,7 +39,7 @@ macro_rules! suite {
 suite! {
     names_come_and_go,
     what_is_missing_is_not_found,
-    appends_go_to_the_end,
+    writes_go_where_they_are_told,
     reads_end_at_the_end,
     a_reader_cannot_write,
     a_cut_takes_what_lies_behind,
@@ -75,7 +75,7 @@ fn names_come_and_go(Pair { one, other }: &Pair) {
 }
 
 fn what_is_missing_is_not_found(Pair { one, .. }: &Pair) {
-    for access in [Access::Read, Access::Append] {
+    for access in [Access::Read, Access::Write] {
         let error = one.open("x", access).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::NotFound);
     }
@@ -87,19 +87,25 @@ fn what_is_missing_is_not_found(Pair { one, .. }: &Pair) {
     assert!(list(one).is_empty());
 }
 
-fn appends_go_to_the_end(Pair { one, other }: &Pair) {
+fn writes_go_where_they_are_told(Pair { one, other }: &Pair) {
     let mine = one.create("a").unwrap();
-    let theirs = other.open("a", Access::Append).unwrap();
-    assert_eq!(mine.append(b"one ").unwrap(), 4);
-    assert_eq!(theirs.append(b"two ").unwrap(), 4);
-    assert_eq!(mine.append(b"three").unwrap(), 5);
-    assert_eq!(mine.append(b"").unwrap(), 0);
+    let theirs = other.open("a", Access::Write).unwrap();
+    assert_eq!(mine.write_at(b"one ", 0).unwrap(), 4);
+    assert_eq!(theirs.write_at(b"two ", 4).unwrap(), 4);
+    assert_eq!(mine.write_at(b"three", 8).unwrap(), 5);
+    assert_eq!(mine.write_at(b"", 3).unwrap(), 0);
     assert_eq!(read(other, "a"), b"one two three");
-    assert_eq!(theirs.size().unwrap(), 13);
+    // Over what is there, over the end, and behind it.
+    assert_eq!(theirs.write_at(b"TWO", 4).unwrap(), 3);
+    assert_eq!(mine.write_at(b"REE!", 10).unwrap(), 4);
+    assert_eq!(read(other, "a"), b"one TWO thREE!");
+    assert_eq!(mine.write_at(b".", 16).unwrap(), 1);
+    assert_eq!(read(other, "a"), b"one TWO thREE!\0\0.");
+    assert_eq!(theirs.size().unwrap(), 17);
 }
 
 fn reads_end_at_the_end(Pair { one, other }: &Pair) {
-    one.create("a").unwrap().append(b"0123456789").unwrap();
+    one.create("a").unwrap().write_at(b"0123456789", 0).unwrap();
     let file = other.open("a", Access::Read).unwrap();
     let mut buffer = [b'-'; 4];
     assert_eq!(file.read_at(&mut buffer, 3).unwrap(), 4);
@@ -112,20 +118,20 @@ fn reads_end_at_the_end(Pair { one, other }: &Pair) {
 }
 
 fn a_reader_cannot_write(Pair { one, .. }: &Pair) {
-    one.create("a").unwrap().append(b"abc").unwrap();
+    one.create("a").unwrap().write_at(b"abc", 0).unwrap();
     let file = one.open("a", Access::Read).unwrap();
-    assert!(file.append(b"d").is_err());
+    assert!(file.write_at(b"d", 0).is_err());
     assert!(file.truncate(1).is_err());
     assert_eq!(read(one, "a"), b"abc");
 }
 
 fn a_cut_takes_what_lies_behind(Pair { one, other }: &Pair) {
     let mine = one.create("a").unwrap();
-    let theirs = other.open("a", Access::Append).unwrap();
-    mine.append(b"0123456789").unwrap();
+    let theirs = other.open("a", Access::Write).unwrap();
+    mine.write_at(b"0123456789", 0).unwrap();
     theirs.truncate(4).unwrap();
     assert_eq!(mine.size().unwrap(), 4);
-    mine.append(b"x").unwrap();
+    mine.write_at(b"x", 4).unwrap();
     assert_eq!(read(one, "a"), b"0123x");
 }
 
@@ -137,8 +143,8 @@ fn put_writes_in_place(Pair { one, other }: &Pair) {
 }
 
 fn renaming_replaces(Pair { one, other }: &Pair) {
-    one.create("a").unwrap().append(b"new").unwrap();
-    one.create("b").unwrap().append(b"old").unwrap();
+    one.create("a").unwrap().write_at(b"new", 0).unwrap();
+    one.create("b").unwrap().write_at(b"old", 0).unwrap();
     one.rename("a", "b").unwrap();
     assert_eq!(list(other), ["b".to_owned()].into());
     assert_eq!(read(other, "b"), b"new");
@@ -146,7 +152,7 @@ fn renaming_replaces(Pair { one, other }: &Pair) {
 
 fn syncs_succeed(Pair { one, .. }: &Pair) {
     let file = one.create("a").unwrap();
-    file.append(b"abc").unwrap();
+    file.write_at(b"abc", 0).unwrap();
     file.sync().unwrap();
     one.sync().unwrap();
 }

@@ -15,6 +15,9 @@ use super::support::{
 
 const FIRST: &str = "journal.ndjson";
 
+/// Enough that it does not fit into one read of a few lines.
+const ROOM: [u8; 500] = [b'\n'; 500];
+
 /// A journal to damage, and what it was before.
 struct Victim {
     directory: TempDir,
@@ -114,10 +117,21 @@ fn a_whole_journal_is_whole() {
 
 #[test]
 fn the_last_record_cut_at_every_byte() {
+    cut_at_every_byte(&[]);
+}
+
+/// A record that was being written over room.
+#[test]
+fn the_last_record_cut_at_every_byte_with_room_behind() {
+    cut_at_every_byte(&ROOM);
+}
+
+fn cut_at_every_byte(room: &[u8]) {
     let victim = Victim::new(4);
     let (last, before) = victim.lines.split_last().unwrap();
     let before = before.concat();
-    for kept in 0..last.len() {
+    // Room has the newline that a record ends in.
+    for kept in 0..last.len() - usize::from(!room.is_empty()) {
         let torn = &last[..kept];
         // What an earlier turn has left: side files are numbered on.
         for side in snapshot(victim.directory.path()).into_keys() {
@@ -126,7 +140,10 @@ fn the_last_record_cut_at_every_byte() {
             }
         }
         drop(fs::remove_file(victim.path("durable")));
-        fs::write(victim.path(FIRST), [&before, torn].concat()).unwrap();
+        fs::write(victim.path(FIRST), [&before, torn, room].concat()).unwrap();
+        let (seen, end) = read_all(disk(victim.directory.path()));
+        end.unwrap();
+        assert_eq!(seen.len(), 4, "cut after {kept}");
 
         if kept == 0 {
             assert_eq!(victim.verify(&plain()).unwrap().head, victim.heads[3]);
@@ -163,7 +180,8 @@ fn the_last_record_cut_at_every_byte() {
             _ => [&whole[..], &["journal_recovered", "note"]].concat(),
         };
         assert_eq!(kinds, expected, "cut after {kept}");
-        assert!(fs::read(victim.path(FIRST)).unwrap().starts_with(&before));
+        let bytes = fs::read(victim.path(FIRST)).unwrap();
+        assert!(bytes.starts_with(&before) && bytes.ends_with(b"\"}\n"));
         assert_eq!(seen.last().unwrap().text, "next");
         let report = victim.verify(&plain()).unwrap();
         assert_eq!(report.torn, usize::from(kept > 0));
@@ -172,12 +190,22 @@ fn the_last_record_cut_at_every_byte() {
 
 #[test]
 fn one_bit_at_every_byte_of_two_hundred_records() {
-    let victim = Victim::new(199);
-    let whole = victim.lines.concat();
+    flip_every_byte(Victim::new(199), &[]);
+}
+
+#[test]
+fn one_bit_at_every_byte_of_records_and_the_room_behind() {
+    flip_every_byte(Victim::new(50), &ROOM);
+}
+
+fn flip_every_byte(victim: Victim, room: &[u8]) {
+    let whole = [&victim.lines.concat(), room].concat();
+    fs::write(victim.path(FIRST), &whole).unwrap();
     let mut seq_at = Vec::new();
     for (seq, line) in victim.lines.iter().enumerate() {
         seq_at.extend(std::iter::repeat_n(seq as u64, line.len()));
     }
+    seq_at.resize(whole.len(), victim.lines.len() as u64);
     let path = victim.path(FIRST);
     let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
     let mut not_utf8 = 0;
@@ -193,7 +221,7 @@ fn one_bit_at_every_byte_of_two_hundred_records() {
         assert_eq!(damage.seq, seq_at[at], "byte {at}: {damage}");
         file.write_all_at(&[byte], at as u64).unwrap();
     }
-    assert!(not_utf8 > 1000);
+    assert!(not_utf8 > 500);
     victim.verify(&plain()).unwrap();
 }
 
@@ -295,6 +323,70 @@ fn removed_swapped_and_repeated_records_are_named() {
 }
 
 #[test]
+fn room_is_fine_at_the_very_end_and_nowhere_else() {
+    let victim = Victim::with_mark(60, 1000);
+    let names = segments(victim.directory.path());
+    for (at, name) in names.iter().enumerate() {
+        let whole = fs::read(name).unwrap();
+        fs::write(name, [&whole, &ROOM[..]].concat()).unwrap();
+        for live in [false, true] {
+            let expected = Expected { live, ..plain() };
+            if at == names.len() - 1 {
+                let report = victim.verify(&expected).unwrap();
+                let bytes: usize = victim.lines.iter().map(Vec::len).sum();
+                assert_eq!(report.head, victim.heads[60]);
+                assert_eq!(report.bytes, bytes as u64);
+            } else {
+                let after = seq_of(lines_of(&whole).last().unwrap()) + 1;
+                assert_eq!(victim.damage(&expected).seq, after, "{name:?}");
+            }
+        }
+        if at < names.len() - 1 {
+            fs::write(name, whole).unwrap();
+        }
+    }
+    // Nothing is torn. The room is used, and what is left of it goes with the last writer.
+    for sharing in [exclusive(u64::MAX), shared(u64::MAX)] {
+        let (journal, recovered) =
+            Journal::open(disk(victim.directory.path()), clock(), sharing).unwrap();
+        assert_eq!(recovered, None);
+        let ticket = journal.append(ORIGIN, &note("in the room")).unwrap();
+        ticket.written().unwrap();
+        let bytes = fs::read(names.last().unwrap()).unwrap();
+        assert!(bytes.ends_with(b"\n\n\n"));
+        journal.close().unwrap();
+        let bytes = fs::read(names.last().unwrap()).unwrap();
+        assert!(bytes.ends_with(b"\"}\n"));
+        assert_eq!(victim.verify(&plain()).unwrap().head.seq, ticket.seq());
+        fs::write(names.last().unwrap(), [&bytes, &ROOM[..]].concat()).unwrap();
+    }
+}
+
+/// After a loss of power there may be records behind room that was not written over.
+#[test]
+fn records_behind_room_are_torn() {
+    for gap in [1, 100, 300_000] {
+        let victim = Victim::new(6);
+        let gap = vec![b'\n'; gap];
+        let (before, behind) = (victim.lines[..4].concat(), victim.lines[5].clone());
+        let bytes = [&before, &gap, &behind, &ROOM[..]].concat();
+        fs::write(victim.path(FIRST), bytes).unwrap();
+        for live in [false, true] {
+            let expected = Expected { live, ..plain() };
+            assert_eq!(victim.damage(&expected).seq, 4);
+        }
+        let (_, end) = read_all(disk(victim.directory.path()));
+        assert!(matches!(end, Err(Error::Damaged { seq: 4, .. })));
+        let (journal, recovered) = victim.open().unwrap();
+        let side = fs::read(victim.path(&recovered.unwrap().file)).unwrap();
+        assert_eq!(side, [&gap, &behind[..behind.len() - 1]].concat());
+        assert_eq!(journal.head().seq, 4);
+        drop(journal);
+        victim.verify(&plain()).unwrap();
+    }
+}
+
+#[test]
 fn a_line_of_any_length_is_only_a_flaw() {
     let victim = Victim::new(3);
     for garbage in [vec![b'x'; 3 << 20], vec![0; 5 << 20], {
@@ -313,6 +405,8 @@ fn a_line_of_any_length_is_only_a_flaw() {
         assert_eq!(reader.next().err().unwrap().to_string(), first);
         let (journal, recovered) = victim.open().unwrap();
         let recovered = recovered.unwrap();
+        // A newline at its end could as well be room.
+        let garbage = garbage.strip_suffix(b"\n").unwrap_or(&garbage);
         assert_eq!(recovered.bytes, garbage.len() as u64);
         assert_eq!(fs::read(victim.path(&recovered.file)).unwrap(), garbage);
         drop(journal);
@@ -495,6 +589,15 @@ fn a_shared_writer_that_is_behind_does_not_cut_what_others_made_durable() {
         fs::write(&spoilt, whole).unwrap();
         verify(disk(path), &plain()).unwrap();
     }
+}
+
+#[test]
+fn closing_sets_the_mark_even_if_nothing_was_appended() {
+    let victim = Victim::new(5);
+    victim.open().unwrap().0.close().unwrap();
+    assert!(victim.path("durable").exists());
+    victim.write(&victim.lines[..4]);
+    assert!(matches!(victim.open(), Err(Error::DurableLost { seq: 5 })));
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use invigil_schema::Event;
 
 use super::support::{
     Hooked, ORIGIN, clock, create, disk, exclusive, journal, note, options, read_all, read_on,
-    shared,
+    shared, snapshot,
 };
 
 #[test]
@@ -47,6 +48,98 @@ fn a_follower_sees_whole_records_across_rotations() {
         assert_eq!(seen, read_all(disk(path)).0);
         assert!(verify(disk(path), &Expected::default()).unwrap().segments > 5);
     }
+}
+
+fn last_segment(path: &Path) -> Vec<u8> {
+    let files = snapshot(path).into_iter();
+    let segments = files.filter(|(name, _)| name.ends_with(".ndjson"));
+    // The first has a shorter name than all others.
+    let last = segments.max_by_key(|(name, _)| (name.len(), name.clone()));
+    last.unwrap().1
+}
+
+/// Records of all sizes are written over room while others read: whole or not at all, and never damage.
+#[test]
+fn readers_do_not_see_how_room_is_written_over() {
+    for sharing in [Sharing::Exclusive, Sharing::Shared] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let options = Options {
+            room_bytes: 1 << 20,
+            ..options(sharing, 3 << 20)
+        };
+        let journal = create(disk(path), options);
+        let done = AtomicBool::new(false);
+        let mut in_room = 0;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut reader = Reader::open(disk(path)).unwrap();
+                let mut count = 0;
+                while !done.load(Ordering::SeqCst) {
+                    while let Some(record) = reader.next().unwrap() {
+                        count = record.seq + 1;
+                    }
+                    let live = Expected {
+                        live: true,
+                        ..Expected::default()
+                    };
+                    assert!(verify(disk(path), &live).unwrap().head.seq + 1 >= count);
+                    // From the end, and from behind it.
+                    for seq in [count, count + 1] {
+                        drop(Reader::open_at(disk(path), seq).unwrap());
+                    }
+                }
+            });
+            for n in 0..30 {
+                for size in [10, 20, 30, 40, 50, 5_000, 60_000] {
+                    let text = "x".repeat(size + n);
+                    let batch = [&note(&text), &note("y"), &note(&text)];
+                    let batch = batch.map(|event| (ORIGIN, event));
+                    journal.append_all(batch).unwrap().durable().unwrap();
+                }
+                in_room += usize::from(last_segment(path).ends_with(b"\n\n"));
+                // More than one write takes at a time, over the room and beyond it.
+                let large = note(&"z".repeat(300_000));
+                let ticket = journal.append_all([(ORIGIN, &large); 4]).unwrap();
+                ticket.written().unwrap();
+                let mut reader = Reader::open_at(disk(path), ticket.seq()).unwrap().unwrap();
+                assert_eq!(reader.next().unwrap().unwrap().hash, ticket.hash());
+            }
+            done.store(true, Ordering::SeqCst);
+        });
+        journal.close().unwrap();
+        assert!(in_room > 10, "{in_room}");
+        verify(disk(path), &Expected::default()).unwrap();
+    }
+}
+
+/// What was acknowledged is seen by a reader that has seen room in its place.
+#[test]
+fn a_reader_that_has_seen_room_sees_what_is_written_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let journals = [
+        create(disk(path), shared(5000)),
+        Journal::open(disk(path), clock(), shared(9000)).unwrap().0,
+    ];
+    let mut reader = Reader::open(disk(path)).unwrap();
+    reader.next().unwrap().unwrap();
+    for n in 1..200 {
+        let ticket = journals[n % 2].append(ORIGIN, &note("seen")).unwrap();
+        if n % 5 > 0 {
+            ticket.durable().unwrap();
+        }
+        if n % 3 > 0 {
+            // Else two are read at once, the second and the room behind it from the buffer.
+            while reader.next().unwrap().is_some() {}
+            assert_eq!(reader.head().map(|head| head.seq), Some(n as u64));
+        }
+    }
+    for journal in journals {
+        journal.close().unwrap();
+    }
+    assert_eq!(read_all(disk(path)).0.len(), 200);
+    verify(disk(path), &Expected::default()).unwrap();
 }
 
 #[test]

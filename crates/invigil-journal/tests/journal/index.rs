@@ -71,6 +71,29 @@ fn follows_the_journals_and_reads_only_what_is_new() {
     assert_eq!(Index::refreshed(&store).unwrap().1.read, 0);
 }
 
+/// Neither room nor its cut is news.
+#[test]
+fn room_is_nothing_to_read() {
+    let (_directory, store) = store();
+    let journal = create(&store, "one");
+    for _ in 0..9 {
+        let ticket = journal.append(Origin::Runtime, &started("sh")).unwrap();
+        ticket.durable().unwrap();
+    }
+    let path = store.home().join("runs/one/journal.ndjson");
+    assert!(fs::read(&path).unwrap().ends_with(b"\n\n"));
+    assert_eq!(Index::refreshed(&store).unwrap().1.read, 1);
+    assert_eq!(Index::refreshed(&store).unwrap().1.read, 0);
+    let before = row(&store, "one");
+    assert_eq!((before.events, &before.problem), (10, &None));
+    journal.close().unwrap();
+    assert!(!fs::read(&path).unwrap().ends_with(b"\n\n"));
+    assert_eq!(Index::refreshed(&store).unwrap().1.read, 0);
+    assert_eq!(row(&store, "one"), before);
+    append(&store, "one", &[finished()]);
+    assert_eq!(Index::refreshed(&store).unwrap().1.read, 1);
+}
+
 #[test]
 fn deleted_damaged_or_foreign_it_is_built_again() {
     let (_directory, store) = store();

@@ -44,13 +44,19 @@ const TEST: &str = "model::what_was_promised_is_there_after_every_crash";
 /// The test above is worth nothing if it cannot fail.
 #[test]
 fn a_lying_medium_is_found_out() {
-    let liars: [(&str, Wrap); 3] = [
+    let liars: [(&str, Wrap); 4] = [
         ("files are never synced", |storage| {
             Hooked::file_sync(storage, |_| Ok(()))
         }),
         ("names are never synced", |inner| {
             Arc::new(Hooked {
                 on_names_sync: |_| Ok(()),
+                ..Hooked::none(inner)
+            })
+        }),
+        ("nothing is cut off", |inner| {
+            Arc::new(Hooked {
+                on_cut: |_, _| Ok(()),
                 ..Hooked::none(inner)
             })
         }),
@@ -92,6 +98,10 @@ struct Covered {
     lost_unacknowledged: u64,
     shared: u64,
     acknowledged: u64,
+    /// Crashes that have left room, and half a record in it.
+    room: u64,
+    torn_in_room: u64,
+    shared_room: u64,
 }
 
 impl Covered {
@@ -106,6 +116,9 @@ impl Covered {
         self.lost_unacknowledged += other.lost_unacknowledged;
         self.shared += other.shared;
         self.acknowledged += other.acknowledged;
+        self.room += other.room;
+        self.torn_in_room += other.torn_in_room;
+        self.shared_room += other.shared_room;
     }
 
     fn is_not_vacuous(&self) {
@@ -120,6 +133,9 @@ impl Covered {
             self.lost_unacknowledged,
             self.shared,
             self.acknowledged,
+            self.room,
+            self.torn_in_room,
+            self.shared_room,
         ];
         assert!(all.iter().all(|&count| count >= 50), "{self:?}");
     }
@@ -152,6 +168,8 @@ struct Life {
     durable: u64,
     /// So many are known to be in the page cache.
     written: u64,
+    /// Of ten appends so many are made durable at once.
+    durable_of_ten: u8,
     /// Appends since the beginning; makes every text unique.
     texts: u64,
     capacity: bool,
@@ -167,18 +185,19 @@ impl Life {
         };
         Life {
             storage: Arc::new(FaultStorage::new(rng.u64(..))),
-            rng,
             wrap,
             sharing,
             entries: Vec::new(),
             durable: 0,
             written: 0,
+            durable_of_ten: rng.choice([2, 7]).unwrap(),
             texts: 0,
             capacity: false,
             covered: Covered {
                 shared: u64::from(sharing == Sharing::Shared),
                 ..Covered::default()
             },
+            rng,
         }
     }
 
@@ -225,7 +244,10 @@ impl Life {
 
     fn options(&mut self) -> invigil_journal::Options {
         let segment_bytes = self.rng.choice([0, 300, 700, 1500, 1 << 20]).unwrap();
-        options(self.sharing, segment_bytes)
+        invigil_journal::Options {
+            room_bytes: self.rng.choice([0, 1500, 4000, 20_000]).unwrap(),
+            ..options(self.sharing, segment_bytes)
+        }
     }
 
     fn handle(&self) -> Arc<dyn Storage> {
@@ -344,7 +366,7 @@ impl Life {
         if self.sharing == Sharing::Shared {
             self.written = self.written.max(ticket.seq() + 1);
         }
-        let at_once = step >= 8;
+        let at_once = step >= 10 - self.durable_of_ten;
         tickets.push(ticket.clone());
         if at_once {
             return Ok(ticket
@@ -383,6 +405,7 @@ impl Life {
         self.storage = Arc::new(self.storage.crash(how));
         self.capacity = false;
         self.covered.full += u64::from(capacity);
+        self.look_for_room();
         match how {
             Crash::Process => self.covered.process += 1,
             Crash::Power => {
@@ -395,6 +418,25 @@ impl Life {
             return Ok(End::Open);
         };
         self.after_failed_sync(&name, dead || capacity)
+    }
+
+    fn look_for_room(&mut self) {
+        let names = self.storage.list().unwrap().into_iter();
+        let segments = names.filter(|name| name.ends_with(".ndjson"));
+        // The first has a shorter name than all others.
+        let Some(last) = segments.max_by_key(|name| (name.len(), name.clone())) else {
+            return;
+        };
+        let bytes = bytes_of(&*self.storage, &last);
+        let Some(end) = bytes.iter().rposition(|&byte| byte != b'\n') else {
+            return;
+        };
+        if bytes.len() < end + 3 {
+            return;
+        }
+        self.covered.room += 1;
+        self.covered.torn_in_room += u64::from(!bytes[..=end].ends_with(b"\"}"));
+        self.covered.shared_room += u64::from(self.sharing == Sharing::Shared);
     }
 
     /// `unmarked`: the process died, or the disk was full, before the failure could be written down.

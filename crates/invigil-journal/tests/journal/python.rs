@@ -37,10 +37,36 @@ fn the_page_checks_a_journal() {
     let said = String::from_utf8(output.stdout).unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.success(), "{error}");
-    assert_eq!(
-        said.trim(),
-        format!("ok: 101 records, head {}", report.head.hash)
-    );
+    let whole = format!("ok: 101 records, head {}", report.head.hash);
+    assert_eq!(said.trim(), whole);
+
+    // Room is fine at the end of the last segment, alone, and nowhere else.
+    let mut names: Vec<_> = fs::read_dir(directory.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|name| name.extension().is_some_and(|end| end == "ndjson"))
+        .collect();
+    names.sort_by_key(|name| (name.as_os_str().len(), name.clone()));
+    let last = names.last().unwrap();
+    for (name, added, good) in [
+        (last, "\n\n\n", true),
+        (last, "\n\nx\n", false),
+        (last, "{\"seq\":101\n\n\n", false),
+        (&names[0], "\n\n\n", false),
+    ] {
+        let bytes = fs::read(name).unwrap();
+        fs::write(name, [&bytes, added.as_bytes()].concat()).unwrap();
+        let output = run(directory.path());
+        assert_eq!(output.status.success(), good, "{added:?}");
+        assert_eq!(
+            verify(disk(directory.path()), &Expected::default()).is_ok(),
+            good
+        );
+        if good {
+            assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), whole);
+        }
+        fs::write(name, bytes).unwrap();
+    }
 }
 
 #[test]

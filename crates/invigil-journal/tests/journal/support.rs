@@ -48,12 +48,13 @@ pub(crate) fn text_of(event: &Event) -> String {
     serde_json::from_str(data.get()).unwrap()
 }
 
-/// Nothing happens in the background.
+/// Nothing happens in the background. There is room, and little of it, so that it is soon used up.
 pub(crate) fn options(sharing: Sharing, segment_bytes: u64) -> Options {
     Options {
         sharing,
         segment_bytes,
         sync_after: None,
+        room_bytes: 2000,
     }
 }
 
@@ -154,16 +155,19 @@ pub(crate) struct Hooked {
     pub(crate) inner: Arc<dyn Storage>,
     pub(crate) on_file_sync: FileSync,
     pub(crate) on_names_sync: fn(&dyn Storage) -> std::io::Result<()>,
+    pub(crate) on_cut: Cut,
     /// Called with what was read, and where; may change it.
     pub(crate) after_read: AfterRead,
 }
 
 pub(crate) type FileSync = Arc<dyn Fn(&dyn StorageFile) -> std::io::Result<()> + Send + Sync>;
+pub(crate) type Cut = fn(&dyn StorageFile, u64) -> std::io::Result<()>;
 pub(crate) type AfterRead = Arc<dyn Fn(&mut [u8], u64) + Send + Sync>;
 
 struct HookedFile {
     inner: Arc<dyn StorageFile>,
     on_sync: FileSync,
+    on_cut: Cut,
     after_read: AfterRead,
 }
 
@@ -183,6 +187,7 @@ impl Hooked {
             inner,
             on_file_sync: Arc::new(|file| file.sync()),
             on_names_sync: |storage| storage.sync(),
+            on_cut: |file, size| file.truncate(size),
             after_read: Arc::new(|_, _| {}),
         }
     }
@@ -191,6 +196,7 @@ impl Hooked {
         Arc::new(HookedFile {
             inner,
             on_sync: Arc::clone(&self.on_file_sync),
+            on_cut: self.on_cut,
             after_read: Arc::clone(&self.after_read),
         })
     }
@@ -233,8 +239,8 @@ impl StorageFile for HookedFile {
     fn size(&self) -> std::io::Result<u64> {
         self.inner.size()
     }
-    fn append(&self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.inner.append(bytes)
+    fn write_at(&self, bytes: &[u8], offset: u64) -> std::io::Result<usize> {
+        self.inner.write_at(bytes, offset)
     }
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
         let read = self.inner.read_at(buffer, offset)?;
@@ -242,7 +248,7 @@ impl StorageFile for HookedFile {
         Ok(read)
     }
     fn truncate(&self, size: u64) -> std::io::Result<()> {
-        self.inner.truncate(size)
+        (self.on_cut)(&*self.inner, size)
     }
     fn sync(&self) -> std::io::Result<()> {
         (self.on_sync)(&*self.inner)
