@@ -99,6 +99,15 @@ pub(crate) fn fstat(fd: BorrowedFd<'_>) -> Sys<libc::stat> {
     }
 }
 
+/// Whether a descriptor holds something of a `proc` file system.
+pub(crate) fn is_proc(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: all-zero is a valid `statfs`, and the call only fills it.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(fd.as_raw_fd(), &mut stat) == 0 && stat.f_type == libc::PROC_SUPER_MAGIC
+    }
+}
+
 /// `mkdirat`.
 pub(crate) fn mkdir(at: At<'_>, path: &CStr, mode: u32) -> Sys<()> {
     // SAFETY: `path` ends in a zero byte.

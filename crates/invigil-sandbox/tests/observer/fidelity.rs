@@ -217,6 +217,34 @@ fn user_namespaces_and_other_roots() {
 }
 
 #[test]
+fn a_sandbox_inside_can_mount() {
+    for mode in modes() {
+        let script = "mount -t tmpfs none /mnt && touch /mnt/x && ls /mnt && mount --bind . /mnt";
+        let program = ["unshare", "-Urm", "sh", "-c", script];
+        let (code, _) = mode.bare(&program);
+        if code != 0 {
+            eprintln!("skipped: there are no user namespaces here");
+            return;
+        }
+        // The store lies below what is mounted over.
+        let run = mode.run(&["--protect", "/mnt"], &program);
+        assert_eq!((run.code, run.output.as_str()), (0, "x\n"), "{mode:?}");
+        run.complete();
+        let on = |kind: &str, path: &str| {
+            let ops = run.of("file_op");
+            let mut ops = ops
+                .iter()
+                .filter(|op| op["op"] == kind && op["path"] == path);
+            ops.any(|op| op["result"] == "ok")
+        };
+        assert!(on("mount", "/"), "{mode:?}");
+        assert!(on("mount", "/mnt"), "{mode:?}");
+        assert!(on("create", "/mnt/x"), "{mode:?}");
+        assert!(run.of("access_denied").is_empty(), "{mode:?}");
+    }
+}
+
+#[test]
 fn a_supervisor_without_descriptors_to_spare() {
     for mode in modes() {
         let dir = crate::harness::open_dir();
