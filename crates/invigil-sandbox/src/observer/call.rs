@@ -62,6 +62,10 @@ impl Observer {
     fn on_trapped(&mut self, tid: u32, via: Via, arch: u32, number: i64, arguments: [u64; 6]) {
         let known = self.table.tasks.get_mut(&tid).map(|task| {
             task.native = false;
+            if task.followed.is_some() {
+                // It is judged anew, and what it was before is no second attempt.
+                task.pending = None;
+            }
             task.pid
         });
         let process = known.and_then(|pid| self.table.processes.get(&pid));

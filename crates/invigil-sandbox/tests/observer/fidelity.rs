@@ -142,6 +142,29 @@ fn fifos_and_the_terminal_that_is_not_there() {
                 .iter()
                 .any(|op| op["path"] == "/dev/tty" && op["result"] == "ENXIO")
         );
+        let opened: Vec<_> = run
+            .on("pipe")
+            .into_iter()
+            .filter(|op| op["op"] == "open")
+            .map(|op| op["result"].as_str().unwrap())
+            .collect();
+        assert_eq!(opened, ["ok", "ok", "ENXIO", "ok"], "{:?}", run.mode);
+    });
+}
+
+#[test]
+fn waiting_for_a_partner_that_signals_interrupt() {
+    same_as_bare(&["waiting"], |run| {
+        let opened: Vec<_> = run
+            .on("pipe")
+            .into_iter()
+            .filter(|op| op["op"] == "open")
+            .map(|op| op["result"].as_str().unwrap())
+            .collect();
+        // One that a signal ends, one that a signal only delays, and one that nobody ends.
+        assert_eq!(opened[0], "EINTR", "{:?}", run.mode);
+        assert!(opened.contains(&"ok"), "{:?} {opened:?}", run.mode);
+        assert_eq!(opened.last(), Some(&"unknown"), "{:?}", run.mode);
     });
 }
 
