@@ -78,9 +78,15 @@ pub(crate) fn readlink(at: At<'_>, path: &CStr) -> Sys<Vec<u8>> {
     }
 }
 
-/// What the kernel calls the file behind a descriptor of ours.
+/// What the kernel calls the file behind a descriptor of ours. The former path of a file that is gone follows
+/// `(deleted)`, so that it is not mistaken for one that is there.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Sys<Vec<u8>> {
-    readlink(At::Cwd, &own_fd_path(fd))
+    let path = readlink(At::Cwd, &own_fd_path(fd))?;
+    // The kernel's own mark could also be the end of a name.
+    match path.strip_suffix(b" (deleted)") {
+        Some(former) if fstat(fd)?.st_nlink == 0 => Ok([b"(deleted)", former].concat()),
+        _ => Ok(path),
+    }
 }
 
 /// The name under which a descriptor of ours can be opened again.

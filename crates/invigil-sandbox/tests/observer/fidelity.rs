@@ -70,7 +70,19 @@ fn descriptors_links_and_everything_with_files() {
 
 #[test]
 fn a_deleted_working_directory() {
-    same_as_bare(&["deleted_cwd"], |_| {});
+    same_as_bare(&["deleted_cwd"], |run| {
+        let paths: Vec<_> = run
+            .of("file_op")
+            .iter()
+            .filter(|op| op["result"] == "ENOENT")
+            .map(|op| op["path"].as_str().unwrap().to_owned())
+            .collect();
+        let gone = format!("(deleted){}/doomed", run.work().display());
+        assert_eq!(paths, [format!("{gone}/x"), format!("{gone}/y")]);
+        // This one is there, and only called so.
+        let named = run.on("named (deleted)/z");
+        assert_eq!(named.len(), 1, "{:?}", run.mode);
+    });
 }
 
 #[test]
@@ -88,7 +100,40 @@ fn very_long_paths_are_whole() {
             .of("file_op")
             .into_iter()
             .filter(|op| op["result"] == "ENAMETOOLONG");
-        assert_eq!(too_long.count(), 2);
+        let mut lengths: Vec<_> = too_long
+            .map(|op| op["path"].as_str().unwrap().len())
+            .collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths.len(), 3);
+        assert!(lengths[1] > 6000 && lengths[2] > 60_000, "{lengths:?}");
+        let cut = run
+            .of("file_op")
+            .into_iter()
+            .filter(|op| op["path"].as_str().unwrap().ends_with(" (cut)"));
+        assert_eq!(cut.count(), 1);
+    });
+}
+
+#[test]
+fn links_on_the_way_are_resolved_for_every_call() {
+    same_as_bare(&["through_links"], |run| {
+        let mode = run.mode;
+        let count = |kind: &str, name: &str| {
+            let ops = run.on(name).into_iter().filter(|op| op["op"] == kind);
+            ops.count()
+        };
+        assert_eq!(count("set_xattr", "real/file"), 1, "{mode:?}");
+        assert_eq!(count("remove_xattr", "real/file"), 1, "{mode:?}");
+        assert_eq!(count("set_xattr", "real/soft"), 1, "{mode:?}");
+        assert_eq!(count("chown", "real/soft"), 1, "{mode:?}");
+        assert_eq!(count("utimes", "real/soft"), 1, "{mode:?}");
+        assert_eq!(count("utimes", "real/file"), 1, "{mode:?}");
+        let renamed = run.on("real/file");
+        let renamed = renamed.iter().find(|op| op["op"] == "rename").unwrap();
+        let to = run.work().join("none/file");
+        assert_eq!(renamed["to"], to.to_str().unwrap(), "{mode:?}");
+        let bound = run.of("net_op")[0]["address"].to_string();
+        assert!(bound.contains("/real/sock"), "{mode:?} {bound}");
     });
 }
 
