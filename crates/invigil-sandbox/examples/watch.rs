@@ -1,7 +1,7 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] -- COMMAND…`
+//! [--deny SUBSTRING] [--landlock] -- COMMAND…`
 
 #![expect(clippy::print_stderr, reason = "a program for people and tests")]
 
@@ -51,7 +51,7 @@ fn main() {
     let mut tier = Tier::Notify;
     let mut reads = false;
     let mut quiet = false;
-    let mut landlock = true;
+    let mut landlock = false;
     let mut protect = Vec::new();
     let mut out = None;
     let mut deny = None;
@@ -69,7 +69,7 @@ fn main() {
             }
             Some("--reads") => reads = true,
             Some("--quiet") => quiet = true,
-            Some("--no-landlock") => landlock = false,
+            Some("--landlock") => landlock = true,
             Some("--protect") => protect.push(value().into()),
             Some("--out") => out = Some(value()),
             Some("--deny") => deny = Some(value()),

@@ -31,7 +31,8 @@ pub struct LaunchSpec {
     pub reads: bool,
     /// Absolute paths that nothing in the run may change: Invigil's own store.
     pub protected: Vec<PathBuf>,
-    /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped.
+    /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
+    /// it nothing in the run can mount anything, so that sandboxes inside do not work.
     pub landlock: bool,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
@@ -50,7 +51,7 @@ impl LaunchSpec {
             tier: Tier::Notify,
             reads: false,
             protected: Vec::new(),
-            landlock: true,
+            landlock: false,
             patience: Duration::from_secs(120),
         }
     }

@@ -4,7 +4,12 @@
 pub(crate) const FCHMODAT2: i64 = 452;
 pub(crate) const SETXATTRAT: i64 = 463;
 pub(crate) const REMOVEXATTRAT: i64 = 466;
+pub(crate) const OPEN_TREE_ATTR: i64 = 467;
 pub(crate) const FILE_SETATTR: i64 = 469;
+
+pub(crate) const F_SETOWN_EX: u32 = 15;
+pub(crate) const FIOSETOWN: u32 = 0x8901;
+pub(crate) const SIOCSPGRP: u32 = 0x8902;
 
 pub(crate) const CLONE_UNTRACED: u64 = 0x0080_0000;
 /// A new namespace of any kind, or a file system context that two processes share.
@@ -35,6 +40,17 @@ pub(crate) enum Times {
     Specs(u64),
     /// One of the old forms, which is left to the kernel.
     Old,
+}
+
+/// Who shall get signals about an open file: a process, or a group if it is negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Owner {
+    /// This one.
+    Number(i64),
+    /// It is in the caller's memory.
+    At(u64),
+    /// It is in the caller's memory, behind its kind.
+    Kinded(u64),
 }
 
 /// A trapped call, decoded.
@@ -115,8 +131,21 @@ pub(crate) enum Call {
         flags: i32,
     },
     Mount {
+        /// What shows up there, if that is another part of the tree of files.
+        from: Option<Place>,
         at: Place,
+        /// Where the caller keeps the options, or null.
+        options: u64,
         unmount: bool,
+    },
+    /// A copy of a part of the tree of files, to be mounted later.
+    CopyTree {
+        at: Place,
+    },
+    /// An option of a file system that is to be mounted later.
+    MountOption {
+        key: u64,
+        value: Place,
     },
     Chroot {
         at: Place,
@@ -166,7 +195,11 @@ pub(crate) enum Call {
     },
     SignalByFd {
         pidfd: i32,
+        signal: i32,
+        group: bool,
     },
+    /// Signals about an open file shall go to somebody.
+    SignalOwner(Owner),
     Trace {
         request: u64,
         target: i64,
@@ -192,6 +225,18 @@ fn at(dir: u64, path: u64) -> Place {
         dir: dir as i32,
         path,
     }
+}
+
+const PIDFD_SIGNAL_PROCESS_GROUP: u64 = 4;
+const MOVE_MOUNT_F_EMPTY_PATH: u64 = 0x04;
+const MOVE_MOUNT_T_EMPTY_PATH: u64 = 0x40;
+const FSCONFIG_SET_PATH: u64 = 3;
+const FSCONFIG_SET_PATH_EMPTY: u64 = 4;
+const FSCONFIG_SET_FD: u64 = 5;
+
+/// Whether a mount with these flags shows a part of the tree of files at a second place.
+fn shows_files(flags: u64) -> bool {
+    flags & (libc::MS_BIND | libc::MS_MOVE) != 0 && flags & libc::MS_REMOUNT == 0
 }
 
 /// What the calls that every architecture has mean.
@@ -333,16 +378,42 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             flags: a[4] as i32,
         },
         libc::SYS_mount => Call::Mount {
+            from: shows_files(a[3]).then_some(at(CWD as u64, a[0])),
             at: at(CWD as u64, a[1]),
+            options: a[4],
             unmount: false,
         },
         libc::SYS_move_mount => Call::Mount {
-            at: at(a[2], a[3]),
+            // A mount without a place yet was looked at when it was made.
+            from: (a[4] & MOVE_MOUNT_F_EMPTY_PATH == 0).then_some(at(a[0], a[1])),
+            at: if a[4] & MOVE_MOUNT_T_EMPTY_PATH == 0 {
+                at(a[2], a[3])
+            } else {
+                Place::Fd(a[2] as i32)
+            },
+            options: 0,
             unmount: false,
         },
         libc::SYS_umount2 => Call::Mount {
+            from: None,
             at: at(CWD as u64, a[0]),
+            options: 0,
             unmount: true,
+        },
+        libc::SYS_open_tree | OPEN_TREE_ATTR => Call::CopyTree {
+            at: if a[2] as i32 & libc::AT_EMPTY_PATH == 0 {
+                at(a[0], a[1])
+            } else {
+                Place::Fd(a[0] as i32)
+            },
+        },
+        libc::SYS_fsconfig => Call::MountOption {
+            key: a[2],
+            value: match a[1] {
+                FSCONFIG_SET_PATH => at(a[4], a[3]),
+                FSCONFIG_SET_PATH_EMPTY | FSCONFIG_SET_FD => Place::Fd(a[4] as i32),
+                _ => at(CWD as u64, a[3]),
+            },
         },
         libc::SYS_chroot => Call::Chroot {
             at: at(CWD as u64, a[0]),
@@ -406,7 +477,16 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             target: i64::from(a[0] as i32),
             signal: a[2] as i32,
         },
-        libc::SYS_pidfd_send_signal => Call::SignalByFd { pidfd: a[0] as i32 },
+        libc::SYS_pidfd_send_signal => Call::SignalByFd {
+            pidfd: a[0] as i32,
+            signal: a[1] as i32,
+            group: a[3] & PIDFD_SIGNAL_PROCESS_GROUP != 0,
+        },
+        libc::SYS_fcntl => Call::SignalOwner(match a[1] as u32 {
+            F_SETOWN_EX => Owner::Kinded(a[2]),
+            _ => Owner::Number(i64::from(a[2] as i32)),
+        }),
+        libc::SYS_ioctl => Call::SignalOwner(Owner::At(a[2])),
         libc::SYS_ptrace => Call::Trace {
             request: a[0],
             target: i64::from(a[1] as i32),

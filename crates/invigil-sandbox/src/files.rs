@@ -10,6 +10,7 @@ use crate::net;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
 use crate::sys;
 use crate::sys::fs::{self, cstring};
+use crate::walk;
 
 /// How much a caller is like us.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,8 +119,9 @@ pub(crate) fn plan(caller: &Caller, call: Call, likeness: Likeness) -> Option<Pl
         (Err(Stop::Fail(error)), Likeness::Acts) => Way::Fails(error),
         _ => Way::Native,
     };
-    if planned.path.as_bytes().is_empty() {
-        written_paths(caller, call, &mut planned);
+    let two = matches!(call, Call::Link { .. } | Call::Rename { .. });
+    if planned.path.as_bytes().is_empty() || two && planned.to.is_none() {
+        written_paths(caller, call, likeness, &mut planned);
     }
     Some(planned)
 }
@@ -482,17 +484,68 @@ fn plan_open_existing(target: Target, flags: i32) -> Result<Act, Stop> {
     }
 }
 
-/// Paths for a fact about a call whose files we do not hold: as they are written, made absolute.
-fn written_paths(caller: &Caller, call: Call, planned: &mut Planned) {
-    let text = |at: Place| match at {
+/// Whether a call follows a symbolic link at the end of its path.
+fn follows(call: Call) -> bool {
+    match call {
+        Call::Open { flags, .. } => {
+            let exclusive = libc::O_CREAT | libc::O_EXCL;
+            flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive
+        }
+        Call::OpenHow { .. } | Call::Truncate { .. } | Call::Mount { .. } | Call::Chroot { .. } => {
+            true
+        }
+        Call::Link { flags, .. } => flags & libc::AT_SYMLINK_FOLLOW != 0,
+        Call::Chmod { flags, .. }
+        | Call::Chown { flags, .. }
+        | Call::Utimes { flags, .. }
+        | Call::SetXattr { flags, .. }
+        | Call::RemoveXattr { flags, .. } => flags & libc::AT_SYMLINK_NOFOLLOW == 0,
+        _ => false,
+    }
+}
+
+/// What a path leads to, without an act that would hold it. None if it leads nowhere.
+fn led_to(
+    caller: &Caller,
+    dir: i32,
+    text: &[u8],
+    follow: bool,
+    likeness: Likeness,
+) -> Option<Vec<u8>> {
+    if likeness == Likeness::None {
+        return walk::find_text(caller, dir, text, follow)
+            .ok()
+            .map(|found| found.path);
+    }
+    let base = Base::of(caller, dir, text).ok()?;
+    let target = if follow {
+        base.target(caller, 0, 0).ok()
+    } else {
+        None
+    };
+    match target {
+        Some(target) => Some(target.path),
+        None => base.locate().ok().map(|located| located.path),
+    }
+}
+
+/// Paths for a fact about a call whose files we do not hold: what they lead to, or as they are written.
+fn written_paths(caller: &Caller, call: Call, likeness: Likeness, planned: &mut Planned) {
+    let follow = follows(call);
+    let lead = |at: Place, follow: bool| match at {
         Place::Fd(fd) => {
             paths::of_descriptor(caller, fd).unwrap_or_else(|_| format!("(fd {fd})").into())
         }
         Place::At { dir, path } => match read_path(caller, path) {
-            Ok(text) => paths::as_written(caller, dir, &text),
-            Err(_) => b"(unreadable)".to_vec(),
+            Ok(text) => led_to(caller, dir, &text, follow, likeness)
+                .unwrap_or_else(|| paths::as_written(caller, dir, &text)),
+            Err(_) => match paths::read_any_path(caller, path) {
+                Ok(text) => paths::as_written(caller, dir, &text),
+                Err(_) => b"(unreadable)".to_vec(),
+            },
         },
     };
+    let text = |at| lead(at, follow);
     let at = match call {
         Call::Open {
             dir,
@@ -517,7 +570,7 @@ fn written_paths(caller: &Caller, call: Call, planned: &mut Planned) {
             Place::At { dir, path }
         }
         Call::Link { from, to, .. } | Call::Rename { from, to, .. } => {
-            planned.to = Some(text(to).into());
+            planned.to = Some(lead(to, false).into());
             from
         }
         Call::Symlink { target, at } => {

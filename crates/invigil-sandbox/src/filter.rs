@@ -23,6 +23,8 @@ pub(crate) enum When {
     AnyBit(u8, u32),
     /// The low half of an argument is this.
     Equals(u8, u32),
+    /// The low half of an argument is one of these.
+    OneOf(u8, [u32; 2]),
     /// An argument is not null.
     NonZero(u8),
     /// The flags of `clone` have one of these bits, or make a process, not a thread, that shares its file system
@@ -109,6 +111,13 @@ pub(crate) fn compile(rules: &[Rule], trap: Trap) -> Vec<sock_filter> {
             When::Equals(argument, value) => vec![
                 op(LOAD, low_half(argument), 0, 0),
                 op(JUMP_EQUAL, value, 0, 1),
+                op(RETURN, trapped, 0, 0),
+                op(RETURN, ALLOW, 0, 0),
+            ],
+            When::OneOf(argument, [one, other]) => vec![
+                op(LOAD, low_half(argument), 0, 0),
+                op(JUMP_EQUAL, one, 1, 0),
+                op(JUMP_EQUAL, other, 0, 1),
                 op(RETURN, trapped, 0, 0),
                 op(RETURN, ALLOW, 0, 0),
             ],

@@ -28,6 +28,7 @@ mod sys;
 mod table;
 mod traps;
 mod waker;
+mod walk;
 mod watchdog;
 
 pub use api::{

@@ -12,6 +12,7 @@ use invigil_schema::{Address, Errno, NetOpKind};
 use crate::calls::Call;
 use crate::paths::{self, Caller};
 use crate::sys::{self, Sys, socket};
+use crate::walk;
 
 /// What a call on sockets would do.
 #[derive(Debug)]
@@ -90,7 +91,11 @@ pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
         },
         (libc::AF_UNIX, path) => {
             let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
-            let path = paths::as_written(caller, libc::AT_FDCWD, &path[..end]);
+            let path = &path[..end];
+            let path = walk::find_text(caller, libc::AT_FDCWD, path, true).map_or_else(
+                |_| paths::as_written(caller, libc::AT_FDCWD, path),
+                |found| found.path,
+            );
             Address::Unix { path: path.into() }
         }
         (_, rest) => Address::Other {

@@ -110,6 +110,20 @@ pub(crate) fn read_path(caller: &Caller, address: u64) -> Result<Vec<u8>, Stop> 
     }
 }
 
+/// How many bytes of a path that no call takes are reported.
+const TOO_LONG_MAX: usize = 64 * 1024;
+/// What follows a path that was longer still.
+const CUT: &[u8] = b" (cut)";
+
+/// Reads a path argument for a fact, whether or not a call takes it.
+pub(crate) fn read_any_path(caller: &Caller, address: u64) -> Sys<Vec<u8>> {
+    let (mut text, whole) = sys::read_string_prefix(caller.tid, address, TOO_LONG_MAX)?;
+    if !whole {
+        text.extend_from_slice(CUT);
+    }
+    Ok(text)
+}
+
 /// Where a path starts, held open, and what is left of it.
 #[derive(Debug)]
 pub(crate) struct Base {
@@ -426,7 +440,9 @@ pub(crate) fn as_written(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
     if text.first() == Some(&b'/') {
         return join(b"", text);
     }
-    let base = cstring(dir_path(caller, dir)).and_then(|path| fs::readlink(At::Cwd, &path));
+    let base = cstring(dir_path(caller, dir))
+        .and_then(|path| fs::open(At::Cwd, &path, libc::O_PATH, 0, 0))
+        .and_then(|base| fs::path_of(base.as_fd()));
     match base {
         Ok(base) if text.is_empty() => base,
         Ok(base) => join(&base, text),

@@ -1,15 +1,19 @@
 //! What a run may not do to Invigil itself, whatever the gate says: change or read its store, signal it, trace it.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 use invigil_schema::{FileOp, FileOpKind};
 
 use crate::calls::{Call, Place};
 use crate::paths::{self, Caller, is_below, join};
+use crate::sys;
 use crate::sys::fs::{self, At, cstring};
 use crate::table::status_line;
+use crate::walk::{self, Found, Identity};
 
 /// The name of the rule in the evidence.
 pub(crate) const RULE: &str = "invigil protects itself";
@@ -18,7 +22,9 @@ pub(crate) const RULE: &str = "invigil protects itself";
 #[derive(Debug)]
 pub(crate) struct Protected {
     roots: Vec<Vec<u8>>,
-    inodes: Vec<(u64, u64)>,
+    inodes: Vec<Identity>,
+    /// The directories above.
+    above: Vec<Identity>,
 }
 
 impl Protected {
@@ -27,13 +33,14 @@ impl Protected {
         let mut protected = Protected {
             roots: Vec::new(),
             inodes: Vec::new(),
+            above: Vec::new(),
         };
         for path in paths {
             let real = path.canonicalize().unwrap_or_else(|_| path.clone());
-            if let Ok(data) = real.metadata() {
-                use std::os::unix::fs::MetadataExt;
-                protected.inodes.push((data.dev(), data.ino()));
-            }
+            let identity = |path: &Path| path.metadata().map(|data| (data.dev(), data.ino()));
+            protected.inodes.extend(identity(&real));
+            let above = real.ancestors().skip(1).flat_map(identity);
+            protected.above.extend(above);
             protected.roots.push(join(b"", real.as_os_str().as_bytes()));
         }
         protected
@@ -61,66 +68,137 @@ impl Protected {
         touches(op.path.as_bytes()) || second.is_some_and(|to| touches(to.as_bytes()))
     }
 
-    /// The same for a caller that sees other paths than we do: by the identity of the directories on the way.
+    /// The same for a caller that may see other files under the same names, or the same under others: by the identity
+    /// of the files and of the directories on the way to them.
     pub(crate) fn forbids_elsewhere(&self, caller: &Caller, call: Call) -> bool {
-        if self.inodes.is_empty() {
-            return false;
-        }
-        let places = match call {
-            Call::Open { dir, path, .. } | Call::OpenHow { dir, path, .. } => {
-                [Some(Place::At { dir, path }), None]
+        let followed = |flags: i32| flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        let touches = |place, follow| {
+            walk::find(caller, place, follow).is_ok_and(|found| self.holds(caller, &found))
+        };
+        match call {
+            Call::Open {
+                dir, path, flags, ..
+            } => {
+                let exclusive = libc::O_CREAT | libc::O_EXCL;
+                let follow = flags & libc::O_NOFOLLOW == 0 && flags & exclusive != exclusive;
+                touches(Place::At { dir, path }, follow)
             }
-            Call::Link { from, to, .. } | Call::Rename { from, to, .. } => [Some(from), Some(to)],
+            Call::OpenHow { dir, path, .. } => {
+                let place = Place::At { dir, path };
+                touches(place, true) || touches(place, false)
+            }
+            Call::Link { from, to, flags } => {
+                touches(from, flags & libc::AT_SYMLINK_FOLLOW != 0) || touches(to, false)
+            }
+            Call::Rename { from, to, .. } => [from, to].into_iter().any(|place| {
+                walk::find(caller, place, false)
+                    .is_ok_and(|found| self.holds(caller, &found) || self.is_above(&found))
+            }),
             Call::Mkdir { at, .. }
             | Call::Mknod { at, .. }
             | Call::Unlink { at, .. }
-            | Call::Symlink { at, .. }
-            | Call::Chmod { at, .. }
-            | Call::Chown { at, .. }
-            | Call::Truncate { at, .. }
-            | Call::Utimes { at, .. }
-            | Call::SetXattr { at, .. }
-            | Call::RemoveXattr { at, .. }
-            | Call::Mount { at, .. } => [Some(at), None],
-            _ => [None, None],
-        };
-        places
-            .into_iter()
-            .flatten()
-            .any(|place| hold(caller, place).is_some_and(|fd| self.is_inside(fd)))
+            | Call::Symlink { at, .. } => touches(at, false),
+            Call::Chmod { at, flags, .. }
+            | Call::Chown { at, flags, .. }
+            | Call::Utimes { at, flags, .. }
+            | Call::SetXattr { at, flags, .. }
+            | Call::RemoveXattr { at, flags, .. } => touches(at, followed(flags)),
+            Call::Truncate { at, .. } => touches(at, true),
+            Call::Mount { .. } | Call::CopyTree { .. } | Call::MountOption { .. } => {
+                self.shows(caller, call)
+            }
+            _ => false,
+        }
     }
 
-    /// Walks up from a file or directory.
-    fn is_inside(&self, fd: OwnedFd) -> bool {
-        const DEPTH: usize = 256;
-        let mut at = fd;
-        let mut last = None;
-        for _ in 0..DEPTH {
-            let Ok(stat) = fs::fstat(at.as_fd()) else {
+    /// Whether a mount would show the store at a second place, where it cannot be recognised by its name.
+    pub(crate) fn shows(&self, caller: &Caller, call: Call) -> bool {
+        let touches =
+            |place| walk::find(caller, place, true).is_ok_and(|found| self.holds(caller, &found));
+        match call {
+            Call::Mount { from, options, .. } => {
+                from.is_some_and(touches)
+                    || options != 0 && self.written_by_options(caller, options)
+            }
+            Call::CopyTree { at } => touches(at),
+            Call::MountOption { key, value } => {
+                let key = sys::read_string(caller.tid, key, OPTION_MAX).unwrap_or_default();
+                UPPER.contains(&key.as_slice()) && touches(value)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether what is written to an overlay would end up in the store.
+    fn written_by_options(&self, caller: &Caller, options: u64) -> bool {
+        let options = sys::read_string(caller.tid, options, paths::PATH_MAX).unwrap_or_default();
+        options.split(|&b| b == b',').any(|option| {
+            let Some(equals) = option.iter().position(|&b| b == b'=') else {
                 return false;
             };
-            let here = (stat.st_dev, stat.st_ino);
-            if self.inodes.contains(&here) {
-                return true;
+            let (key, path) = (&option[..equals], &option[equals + 1..]);
+            UPPER.contains(&key)
+                && walk::find_text(caller, libc::AT_FDCWD, path, true)
+                    .is_ok_and(|found| self.holds(caller, &found))
+        })
+    }
+
+    /// Whether a file is, or is in, the store, or is about this process.
+    fn holds(&self, caller: &Caller, found: &Found) -> bool {
+        let file = found.file.as_ref();
+        let named_dir;
+        let dir = match (&found.dir, file) {
+            (Some(dir), _) => Some(dir),
+            (None, Some(file)) => {
+                named_dir = walk::dir_of(caller, file.as_fd());
+                named_dir.as_ref()
             }
-            if last == Some(here) {
-                return false;
-            }
-            last = Some(here);
-            match fs::open(
-                At::Dir(at.as_fd()),
-                c"..",
-                libc::O_PATH | libc::O_DIRECTORY,
-                0,
-                0,
-            ) {
-                Ok(up) => at = up,
-                // A file has no `..`; what the kernel calls it has.
-                Err(_) => {
-                    let Ok(path) = fs::path_of(at.as_fd()) else {
-                        return false;
-                    };
-                    return self.roots.iter().any(|root| is_below(&path, root));
+            (None, None) => None,
+        };
+        if let Some(held) = file.or(dir)
+            && fs::is_proc(held.as_fd())
+        {
+            let ours = found.path.split(|&b| b == b'/').any(|part| {
+                let number = str::from_utf8(part).ok().and_then(|n| n.parse().ok());
+                number.is_some_and(is_us)
+            });
+            return ours && dir.is_none_or(|dir| walk::numbers_like_ours(dir.as_fd()));
+        }
+        let itself = file.and_then(|file| walk::identity(file.as_fd()).ok());
+        if itself.is_some_and(|file| self.inodes.contains(&file)) {
+            return true;
+        }
+        match (dir, itself) {
+            (Some(dir), _) => walk::is_within(dir.as_fd(), &self.inodes),
+            // A file that no name leads to any more is looked for.
+            (None, Some(file)) => self.has(file),
+            (None, None) => false,
+        }
+    }
+
+    fn is_above(&self, found: &Found) -> bool {
+        let file = found.file.as_ref();
+        let file = file.and_then(|file| walk::identity(file.as_fd()).ok());
+        file.is_some_and(|file| self.above.contains(&file))
+    }
+
+    /// Whether a file is somewhere in the store.
+    fn has(&self, file: Identity) -> bool {
+        if !self.inodes.iter().any(|(device, _)| *device == file.0) {
+            return false;
+        }
+        let mut dirs: Vec<PathBuf> = self
+            .roots
+            .iter()
+            .map(|root| PathBuf::from(OsStr::from_bytes(root)))
+            .collect();
+        while let Some(dir) = dirs.pop() {
+            for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
+                if entry.ino() == file.1 {
+                    return true;
+                }
+                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                    dirs.push(entry.path());
                 }
             }
         }
@@ -128,36 +206,113 @@ impl Protected {
     }
 }
 
-/// Holds the directory that a path of the caller leads into, through the caller's own root.
-fn hold(caller: &Caller, place: Place) -> Option<OwnedFd> {
-    let open = |path: String| fs::open(At::Cwd, &cstring(path).ok()?, libc::O_PATH, 0, 0).ok();
-    let (dir, path) = match place {
-        Place::Fd(fd) => return open(format!("/proc/{}/fd/{fd}", caller.tid)),
-        Place::At { dir, path } => (dir, paths::read_path(caller, path).ok()?),
-    };
-    let base = match (path.first(), dir) {
-        (Some(b'/'), _) => open(format!("/proc/{}/root", caller.tid))?,
-        (_, libc::AT_FDCWD) => open(format!("/proc/{}/cwd", caller.tid))?,
-        (_, fd) => open(format!("/proc/{}/fd/{fd}", caller.tid))?,
-    };
-    let resolve = if path.first() == Some(&b'/') {
-        libc::RESOLVE_IN_ROOT
-    } else {
-        0
-    };
-    let mut text = path.as_slice();
-    loop {
-        let c = cstring(if text.is_empty() { b"." } else { text }).ok()?;
-        if let Ok(fd) = fs::open(At::Dir(base.as_fd()), &c, libc::O_PATH, 0, resolve) {
-            return Some(fd);
-        }
-        // What does not exist yet would be made in the directory above.
-        let slash = text.iter().rposition(|&b| b == b'/');
-        text = match slash {
-            Some(slash) if !text.is_empty() => &text[..slash],
-            _ if text.is_empty() => return None,
-            _ => b"",
+/// Options of an overlay that say where changes go.
+const UPPER: [&[u8]; 2] = [b"upperdir", b"workdir"];
+const OPTION_MAX: usize = 255;
+
+/// What a caller sees of the tree of files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sight {
+    /// What we see.
+    Ours,
+    /// A root of its own in our mounts, or mounts of which ours learn.
+    Shared,
+    /// Mounts of its own.
+    Own,
+}
+
+impl Sight {
+    /// Looks at a caller. What cannot be looked at is taken for ours.
+    pub(crate) fn of(caller: &Caller) -> Sight {
+        let same = |what: &str| {
+            let read = |who: &str| {
+                cstring(format!("/proc/{who}/{what}")).and_then(|path| fs::readlink(At::Cwd, &path))
+            };
+            match (read(&caller.tid.to_string()), read("thread-self")) {
+                (Ok(theirs), Ok(ours)) => theirs == ours,
+                _ => true,
+            }
         };
+        match (same("ns/mnt"), same("root")) {
+            (true, true) => Sight::Ours,
+            (true, false) => Sight::Shared,
+            // In a user namespace of its own nothing that it mounts comes back to us.
+            (false, _) if !same("ns/user") => Sight::Own,
+            (false, _) => {
+                let path = cstring(format!("/proc/{}/mountinfo", caller.tid));
+                let mounts = path
+                    .and_then(|path| fs::read_all(&path))
+                    .unwrap_or_default();
+                let shared = mounts
+                    .split(|&b| b == b'\n')
+                    .flat_map(|line| line.split(|&b| b == b' '))
+                    .any(|field| field.starts_with(b"shared:"));
+                if shared { Sight::Shared } else { Sight::Own }
+            }
+        }
+    }
+}
+
+/// Who sends a signal, as far as it decides who may get it.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    users: Vec<u32>,
+    any: bool,
+}
+
+impl Sender {
+    /// Looks at a caller.
+    pub(crate) fn of(caller: &Caller) -> Sender {
+        const CAP_KILL: u64 = 1 << 5;
+        let status = status_of(caller.tid);
+        let caps = status_line(&status, "CapEff").and_then(|caps| str::from_utf8(caps).ok());
+        let caps = caps.and_then(|caps| u64::from_str_radix(caps, 16).ok());
+        let user_namespace = |who: &str| {
+            cstring(format!("/proc/{who}/ns/user")).and_then(|path| fs::readlink(At::Cwd, &path))
+        };
+        let users = users(&status);
+        Sender {
+            // The real and the effective one.
+            users: users.into_iter().take(2).collect(),
+            any: caps.unwrap_or(0) & CAP_KILL != 0
+                && user_namespace(&caller.tid.to_string()) == user_namespace("thread-self"),
+        }
+    }
+
+    /// Whether it may send a signal to a process, as the kernel would see it.
+    pub(crate) fn may_signal(&self, pid: u32) -> bool {
+        let users = users(&status_of(pid));
+        // The real and the saved one.
+        let theirs = [users.first(), users.get(2)];
+        self.any
+            || theirs
+                .into_iter()
+                .flatten()
+                .any(|user| self.users.contains(user))
+    }
+}
+
+fn status_of(pid: u32) -> Vec<u8> {
+    cstring(format!("/proc/{pid}/status"))
+        .and_then(|path| fs::read_all(&path))
+        .unwrap_or_default()
+}
+
+fn users(status: &[u8]) -> Vec<u32> {
+    let line = status_line(status, "Uid").and_then(|line| str::from_utf8(line).ok());
+    line.unwrap_or_default()
+        .split_ascii_whitespace()
+        .flat_map(str::parse)
+        .collect()
+}
+
+/// Whether the numbers of processes mean to a caller what they mean to us.
+pub(crate) fn numbers_ours(caller: &Caller) -> bool {
+    let read =
+        |who: &str| cstring(format!("/proc/{who}/ns/pid")).and_then(|p| fs::readlink(At::Cwd, &p));
+    match (read(&caller.tid.to_string()), read("thread-self")) {
+        (Ok(theirs), Ok(ours)) => theirs == ours,
+        _ => true,
     }
 }
 
@@ -174,14 +329,21 @@ pub(crate) fn is_us(target: i64) -> bool {
     target > 0 && cstring(format!("/proc/self/task/{target}")).is_ok_and(|path| fs::exists(&path))
 }
 
+/// Which process a pidfd of the caller stands for. A directory of `/proc` will do as one.
+pub(crate) fn pidfd_target(caller: &Caller, pidfd: i32) -> Option<i64> {
+    let path = cstring(format!("/proc/{}/fdinfo/{pidfd}", caller.tid)).ok()?;
+    let info = fs::read_all(&path).ok()?;
+    let number = |text: &[u8]| str::from_utf8(text).ok()?.parse().ok();
+    if let Some(pid) = status_line(&info, "Pid") {
+        return number(pid);
+    }
+    let path = paths::of_descriptor(caller, pidfd).ok()?;
+    number(path.rsplit(|&b| b == b'/').next()?)
+}
+
 /// Whether a pidfd of the caller stands for this process.
 pub(crate) fn pidfd_is_us(caller: &Caller, pidfd: i32) -> bool {
-    let Ok(path) = cstring(format!("/proc/{}/fdinfo/{pidfd}", caller.tid)) else {
-        return false;
-    };
-    let info = fs::read_all(&path).unwrap_or_default();
-    let pid = status_line(&info, "Pid").and_then(|pid| str::from_utf8(pid).ok());
-    pid.and_then(|pid| pid.parse().ok()).is_some_and(is_us)
+    pidfd_target(caller, pidfd).is_some_and(is_us)
 }
 
 #[cfg(test)]
@@ -207,6 +369,7 @@ mod tests {
         let store = Protected {
             roots: vec![b"/home/u/.local/invigil".to_vec()],
             inodes: vec![],
+            above: vec![],
         };
         assert!(store.forbids(&op(
             FileOpKind::Unlink,

@@ -44,8 +44,17 @@ pub(crate) struct Task {
     pub(crate) pending: Option<Pending>,
     /// The call that it is in was let through, and may be interrupted by signals like any other.
     pub(crate) native: bool,
-    /// A call that was watched and has to be made again; it is not watched a second time.
-    pub(crate) restarted: Option<i64>,
+    /// A call that waits for somebody, followed to its end by stops at its beginning and its end.
+    pub(crate) followed: Option<Followed>,
+}
+
+/// How far a call is that is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Followed {
+    /// It is to be made again; its number.
+    Again(i64),
+    /// It has begun.
+    Begun,
 }
 
 /// A fact whose result is awaited.
@@ -77,7 +86,7 @@ impl Table {
             newborn,
             pending: None,
             native: false,
-            restarted: None,
+            followed: None,
         };
         self.tasks.insert(tid, task);
         if let Some(process) = self.processes.get_mut(&pid) {

@@ -1,11 +1,13 @@
 //! Which system calls are trapped, and when.
 
 use crate::calls::{
-    CLONE_IDENTITY, CLONE_UNTRACED, FCHMODAT2, FILE_SETATTR, REMOVEXATTRAT, SETXATTRAT,
+    CLONE_IDENTITY, CLONE_UNTRACED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
+    OPEN_TREE_ATTR, REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP,
 };
 use crate::filter::{Rule, When};
 
 const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
+const OPEN_TREE_CLONE: u32 = 1;
 /// Bits of `open` that can change something: not plainly for reading.
 const OPEN_CHANGES: u64 = (libc::O_WRONLY
     | libc::O_RDWR
@@ -62,7 +64,24 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
         Rule {
             number: libc::SYS_prlimit64,
-            when: When::Equals(0, scope.supervisor),
+            when: When::NonZero(0),
+        },
+        // Who gets a signal when something can be read.
+        Rule {
+            number: libc::SYS_fcntl,
+            when: When::OneOf(1, [libc::F_SETOWN as u32, F_SETOWN_EX]),
+        },
+        Rule {
+            number: libc::SYS_ioctl,
+            when: When::OneOf(1, [FIOSETOWN, SIOCSPGRP]),
+        },
+        Rule {
+            number: libc::SYS_open_tree,
+            when: When::AnyBit(2, OPEN_TREE_CLONE),
+        },
+        Rule {
+            number: OPEN_TREE_ATTR,
+            when: When::AnyBit(2, OPEN_TREE_CLONE),
         },
         Rule {
             number: libc::SYS_seccomp,
@@ -79,9 +98,16 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
         signal(libc::SYS_kill),
         signal(libc::SYS_tkill),
-        signal(libc::SYS_tgkill),
         signal(libc::SYS_rt_sigqueueinfo),
-        signal(libc::SYS_rt_tgsigqueueinfo),
+        // These two name the process of the thread as well, and the kernel checks that it is right.
+        Rule {
+            number: libc::SYS_tgkill,
+            when: When::Equals(0, scope.supervisor),
+        },
+        Rule {
+            number: libc::SYS_rt_tgsigqueueinfo,
+            when: When::Equals(0, scope.supervisor),
+        },
     ];
     rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
     #[cfg(target_arch = "x86_64")]
@@ -122,6 +148,7 @@ const ALWAYS: &[i64] = &[
     FILE_SETATTR,
     libc::SYS_mount,
     libc::SYS_move_mount,
+    libc::SYS_fsconfig,
     libc::SYS_umount2,
     libc::SYS_chroot,
     libc::SYS_pivot_root,

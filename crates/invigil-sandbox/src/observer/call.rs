@@ -7,12 +7,12 @@ use invigil_schema::{
 use super::Observer;
 use super::settle::{Via, Work};
 use crate::api::{Answer, Decision, Request};
-use crate::calls::{self, Call};
+use crate::calls::{self, Call, Owner};
 use crate::files::{self, Likeness, Way};
 use crate::filter;
 use crate::net;
 use crate::paths::{self, Base, Caller, Stop, read_path};
-use crate::protect::{self, RULE};
+use crate::protect::{self, RULE, Sight};
 use crate::sys::ptrace::{self, Registers};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{self, seccomp};
@@ -62,6 +62,10 @@ impl Observer {
     fn on_trapped(&mut self, tid: u32, via: Via, arch: u32, number: i64, arguments: [u64; 6]) {
         let known = self.table.tasks.get_mut(&tid).map(|task| {
             task.native = false;
+            if task.followed.is_some() {
+                // It is judged anew, and what it was before is no second attempt.
+                task.pending = None;
+            }
             task.pid
         });
         let process = known.and_then(|pid| self.table.processes.get(&pid));
@@ -135,7 +139,7 @@ impl Observer {
         let caller = &trapped.caller;
         let likeness = self.likeness(caller);
         if let Some(planned) = files::plan(caller, call, likeness) {
-            return self.on_file_call(trapped, call, planned);
+            return self.on_file_call(trapped, call, planned, likeness);
         }
         let network = matches!(
             call,
@@ -155,7 +159,13 @@ impl Observer {
         self.on_other_call(trapped, call);
     }
 
-    fn on_file_call(&mut self, trapped: Trapped, call: Call, planned: files::Planned) {
+    fn on_file_call(
+        &mut self,
+        trapped: Trapped,
+        call: Call,
+        planned: files::Planned,
+        likeness: Likeness,
+    ) {
         let files::Planned {
             op,
             path,
@@ -177,9 +187,10 @@ impl Observer {
             detail,
             result,
         };
+        let own_mounts = likeness == Likeness::None && Sight::of(&trapped.caller) == Sight::Own;
         let elsewhere =
             matches!(way, Way::Native) && self.protected.forbids_elsewhere(&trapped.caller, call);
-        if elsewhere || self.protected.forbids(&op) {
+        if elsewhere || !own_mounts && self.protected.forbids(&op) {
             let error = Errno(libc::EACCES);
             return self.refuse_file(trapped, op, RULE, error);
         }
@@ -336,8 +347,37 @@ impl Observer {
                 );
             }
             Call::Signal { target, signal } => self.on_signal_call(trapped, target, signal),
-            Call::SignalByFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
-                self.refuse(trapped, "signal", "the supervisor".into(), libc::EPERM);
+            Call::SignalByFd {
+                pidfd,
+                signal,
+                group,
+            } => match protect::pidfd_target(caller, pidfd) {
+                Some(pid) if protect::is_us(pid) => {
+                    self.refuse(trapped, "signal", "the supervisor".into(), libc::EPERM);
+                }
+                Some(pid) if group => match sys::getpgid(pid as u32) {
+                    Ok(group) => self.signal_group(trapped, Some(group), signal),
+                    Err(_) => self.pass(trapped),
+                },
+                _ => self.pass(trapped),
+            },
+            Call::SignalOwner(owner) => {
+                let (us, group) = self.owner_is_us(caller, owner);
+                if us {
+                    let target = if group {
+                        "the supervisor's group"
+                    } else {
+                        "the supervisor"
+                    };
+                    self.refuse(trapped, "signal", target.into(), libc::EPERM);
+                } else {
+                    self.pass(trapped);
+                }
+            }
+            Call::CopyTree { .. } | Call::MountOption { .. }
+                if self.protected.shows(caller, call) =>
+            {
+                self.refuse(trapped, "file.mount", "the store".into(), libc::EACCES);
             }
             Call::PidfdGetFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
                 self.refuse(trapped, "descriptor", "the supervisor".into(), libc::EPERM);
@@ -385,30 +425,72 @@ impl Observer {
         self.reply(trapped, Reply::Return(0));
     }
 
+    /// Whether signals about a file would go to us, and whether as one of a group.
+    fn owner_is_us(&self, caller: &Caller, owner: Owner) -> (bool, bool) {
+        const GROUP: i32 = 2;
+        let number = |bytes: [u8; 4]| i64::from(i32::from_ne_bytes(bytes));
+        let target = match owner {
+            Owner::Number(number) => number,
+            Owner::At(address) => sys::read_array(caller.tid, address).map_or(0, number),
+            Owner::Kinded(address) => {
+                let kind = sys::read_array(caller.tid, address).map_or(0, i32::from_ne_bytes);
+                let who = sys::read_array(caller.tid, address + 4).map_or(0, number);
+                if kind == GROUP { -who } else { who }
+            }
+        };
+        if !protect::numbers_ours(caller) {
+            return (false, false);
+        }
+        let group = target < 0 && sys::getpgid(0).is_ok_and(|own| i64::from(own) == -target);
+        (group || protect::is_us(target), group)
+    }
+
     fn on_signal_call(&mut self, trapped: Trapped, target: i64, signal: i32) {
+        // In another namespace a number can mean us only if it means the caller's own group.
+        let same_numbers = target == 0 || protect::numbers_ours(&trapped.caller);
+        if !same_numbers {
+            return self.pass(trapped);
+        }
         if protect::is_us(target) && signal != 0 {
             return self.refuse(trapped, "signal", "the supervisor".into(), libc::EPERM);
         }
-        let group = match target {
-            0 => sys::getpgid(trapped.caller.pid).ok(),
-            -1 => None,
-            group if group < 0 => Some(-group as u32),
-            _ => return self.pass(trapped),
-        };
-        let own_group = sys::getpgid(0).ok();
-        if self.signals_scoped || target != -1 && group != own_group {
+        match target {
+            0 => match sys::getpgid(trapped.caller.pid) {
+                Ok(group) => self.signal_group(trapped, Some(group), signal),
+                Err(_) => self.pass(trapped),
+            },
+            -1 => self.signal_group(trapped, None, signal),
+            group if group < 0 => self.signal_group(trapped, Some(-group as u32), signal),
+            _ => self.pass(trapped),
+        }
+    }
+
+    /// A signal to a group, or to everybody. If that includes us, everybody else of the run gets it.
+    fn signal_group(&mut self, trapped: Trapped, group: Option<u32>, signal: i32) {
+        let includes_us = group.is_none() || group == sys::getpgid(0).ok();
+        if self.signals_scoped || !includes_us {
             return self.pass(trapped);
         }
-        // The group includes us. Everybody else in it gets the signal.
+        let sender = protect::Sender::of(&trapped.caller);
+        let mut result = Err(Errno(libc::ESRCH));
         for pid in self.table.processes.keys() {
             let meant = match group {
                 Some(group) => sys::getpgid(*pid) == Ok(group),
                 None => *pid != trapped.caller.pid,
             };
-            if meant {
-                let _ = sys::kill(*pid, signal);
+            if !meant {
+                continue;
+            }
+            let sent = if sender.may_signal(*pid) {
+                sys::kill(*pid, signal)
+            } else {
+                Err(Errno(libc::EPERM))
+            };
+            if result.is_err() {
+                result = sent;
             }
         }
-        self.reply(trapped, Reply::Return(0));
+        let reply = result.map_or_else(Reply::Fail, |()| Reply::Return(0));
+        self.reply(trapped, reply);
     }
 }

@@ -249,7 +249,7 @@ impl Observer {
                 ),
                 hook(
                     "signal_scope",
-                    (!self.signals_scoped).then_some("needs Landlock 6"),
+                    (!self.signals_scoped).then_some("not asked for, or needs Landlock 6"),
                 ),
             ],
             landlock_abi: if self.signals_scoped {

@@ -9,6 +9,7 @@ use invigil_schema::{
 
 use super::Observer;
 use super::call::Trapped;
+use super::trace::ERESTARTNOINTR;
 use crate::acts::{self, Act, Done};
 use crate::api::{Action, Decision};
 use crate::net;
@@ -308,24 +309,18 @@ impl Observer {
         let Some(task) = self.table.tasks.get_mut(&tid) else {
             return;
         };
-        let again = task.restarted.take() == Some(trapped.number);
-        let blocks = match &pending {
-            Pending::File(op) => op.op == FileOpKind::Open,
-            _ => false,
-        };
+        let followed = task.followed.is_some();
         let watched = match trapped.via {
             Via::Stop => true,
             // The task cannot leave the call before the answer, and stops on its way back from it. A call that would
-            // block finds a signal pending and comes back at once, so it is made a second time unwatched.
-            Via::Notification(_) => {
-                self.killable
-                    && !again
-                    && !(blocks && is_blocking(&pending))
-                    && ptrace::interrupt(tid).is_ok()
-            }
+            // block finds the stop pending and comes back at once. It is made again, and followed.
+            Via::Notification(_) => followed || self.killable && ptrace::interrupt(tid).is_ok(),
         };
+        // Others could see that a FIFO was opened and given up; so that is not tried, but followed from the beginning.
+        let untried = watched && !followed && trapped.via != Via::Stop && is_blocking(&pending);
         if watched {
             task.pending = Some(pending);
+            task.native = followed;
         } else {
             task.native = true;
             // An exec that nobody could watch is still told by its event when it succeeds.
@@ -339,6 +334,10 @@ impl Observer {
         match trapped.via {
             Via::Stop => {
                 let _ = ptrace::resume_to_exit(tid, 0);
+            }
+            Via::Notification(_) if untried => {
+                let again = Errno(-ERESTARTNOINTR as i32);
+                self.reply(trapped, Reply::Fail(again));
             }
             Via::Notification(_) => self.reply(trapped, Reply::Continue),
         }
@@ -406,6 +405,9 @@ fn is_blocking(pending: &Pending) -> bool {
     let Pending::File(op) = pending else {
         return false;
     };
+    if op.op != FileOpKind::Open {
+        return false;
+    }
     let both = op.flags.contains(&OpenFlag::Read) && op.flags.contains(&OpenFlag::Write);
     if both || op.flags.contains(&OpenFlag::Nonblocking) {
         return false;

@@ -15,10 +15,10 @@ use crate::paths::Cwd;
 use crate::sys::fs::{self, At, cstring};
 use crate::sys::ptrace::{self, Change, Registers, Waited};
 use crate::sys::{self, Sys};
-use crate::table::{Pending, status_line};
+use crate::table::{Followed, Pending, status_line};
 
 const ERESTARTSYS: i64 = -512;
-const ERESTARTNOINTR: i64 = -513;
+pub(super) const ERESTARTNOINTR: i64 = -513;
 const ERESTART_RESTARTBLOCK: i64 = -516;
 
 impl Observer {
@@ -68,12 +68,9 @@ impl Observer {
 
     /// A task that has died in the meantime cannot be resumed; its end is told next.
     fn resume(&mut self, tid: u32, signal: i32) {
-        let watched = self.tier == Tier::Ptrace
-            && self
-                .table
-                .tasks
-                .get(&tid)
-                .is_some_and(|task| task.pending.is_some());
+        let watched = self.table.tasks.get(&tid).is_some_and(|task| {
+            task.followed.is_some() || self.tier == Tier::Ptrace && task.pending.is_some()
+        });
         let _ = if watched {
             ptrace::resume_to_exit(tid, signal)
         } else {
@@ -168,6 +165,9 @@ impl Observer {
         let Some(task) = self.table.tasks.get_mut(&tid) else {
             return;
         };
+        if task.followed.is_some() {
+            return;
+        }
         let Some(pending) = task.pending.take() else {
             return;
         };
@@ -176,7 +176,8 @@ impl Observer {
         };
         let result = registers.result();
         if (ERESTART_RESTARTBLOCK..=ERESTARTSYS).contains(&result) {
-            task.restarted = Some(registers.number());
+            task.followed = Some(Followed::Again(registers.number()));
+            task.pending = Some(pending);
             return;
         }
         self.complete_with(tid, pending, result);
@@ -278,7 +279,7 @@ impl Observer {
             self.table.add_task(pid, pid, false);
         }
         if let Some(task) = self.table.tasks.get_mut(&pid) {
-            (task.pending, task.native, task.restarted) = (None, false, None);
+            (task.pending, task.native, task.followed) = (None, false, None);
         }
         let (asked, found) = match pending {
             Some(Pending::Exec { asked, found }) => (Some(asked), Some(found)),
@@ -387,8 +388,42 @@ impl Observer {
         }
     }
 
+    /// A call that is followed begins or ends.
+    fn on_followed(&mut self, tid: u32) {
+        let Some(task) = self.table.tasks.get_mut(&tid) else {
+            return self.resume(tid, 0);
+        };
+        match (task.followed, Registers::of(tid)) {
+            (Some(Followed::Again(number)), Ok(registers)) if registers.number() == number => {
+                task.followed = Some(Followed::Begun);
+            }
+            (Some(Followed::Begun), Ok(registers)) => match registers.result() {
+                ERESTART_RESTARTBLOCK..=ERESTARTSYS => {
+                    task.followed = Some(Followed::Again(registers.number()));
+                }
+                result => {
+                    task.followed = None;
+                    if let Some(pending) = task.pending.take() {
+                        self.complete_with(tid, pending, result);
+                    }
+                }
+            },
+            // Something else is made instead: a signal has ended it.
+            _ => {
+                task.followed = None;
+                if let Some(pending) = task.pending.take() {
+                    self.complete_with(tid, pending, -i64::from(libc::EINTR));
+                }
+            }
+        }
+        self.resume(tid, 0);
+    }
+
     /// The end of a call in the ptrace tier.
     fn on_call_exit(&mut self, tid: u32) {
+        if self.tier == Tier::Notify {
+            return self.on_followed(tid);
+        }
         let pending = self
             .table
             .tasks

@@ -78,9 +78,15 @@ pub(crate) fn readlink(at: At<'_>, path: &CStr) -> Sys<Vec<u8>> {
     }
 }
 
-/// What the kernel calls the file behind a descriptor of ours.
+/// What the kernel calls the file behind a descriptor of ours. The former path of a file that is gone follows
+/// `(deleted)`, so that it is not mistaken for one that is there.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Sys<Vec<u8>> {
-    readlink(At::Cwd, &own_fd_path(fd))
+    let path = readlink(At::Cwd, &own_fd_path(fd))?;
+    // The kernel's own mark could also be the end of a name.
+    match path.strip_suffix(b" (deleted)") {
+        Some(former) if fstat(fd)?.st_nlink == 0 => Ok([b"(deleted)", former].concat()),
+        _ => Ok(path),
+    }
 }
 
 /// The name under which a descriptor of ours can be opened again.
@@ -96,6 +102,15 @@ pub(crate) fn fstat(fd: BorrowedFd<'_>) -> Sys<libc::stat> {
         let mut stat = std::mem::zeroed();
         check(libc::fstat(fd.as_raw_fd(), &mut stat))?;
         Ok(stat)
+    }
+}
+
+/// Whether a descriptor holds something of a `proc` file system.
+pub(crate) fn is_proc(fd: BorrowedFd<'_>) -> bool {
+    // SAFETY: all-zero is a valid `statfs`, and the call only fills it.
+    unsafe {
+        let mut stat: libc::statfs = std::mem::zeroed();
+        libc::fstatfs(fd.as_raw_fd(), &mut stat) == 0 && stat.f_type == libc::PROC_SUPER_MAGIC
     }
 }
 

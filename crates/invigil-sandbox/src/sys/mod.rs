@@ -60,6 +60,15 @@ pub(crate) fn read_array<const N: usize>(tid: u32, address: u64) -> Sys<[u8; N]>
 
 /// Reads a string that ends in a zero byte, of at most `limit` bytes. `ENAMETOOLONG` if there is no end.
 pub(crate) fn read_string(tid: u32, address: u64, limit: usize) -> Sys<Vec<u8>> {
+    match read_string_prefix(tid, address, limit)? {
+        (text, true) => Ok(text),
+        (text, false) if text.len() >= limit => Err(Errno(libc::ENAMETOOLONG)),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
+/// The same as far as it can be read, and whether that is all of it.
+pub(crate) fn read_string_prefix(tid: u32, address: u64, limit: usize) -> Sys<(Vec<u8>, bool)> {
     const PAGE: u64 = 4096;
     let mut text = Vec::new();
     let mut at = address;
@@ -68,23 +77,22 @@ pub(crate) fn read_string(tid: u32, address: u64, limit: usize) -> Sys<Vec<u8>> 
         // A read that stays within a page never fails because of the page behind the string. Most strings are short.
         let in_page = (PAGE - at % PAGE) as usize;
         let want = in_page.min(if text.is_empty() { 256 } else { PAGE as usize });
-        let read = read_memory(tid, at, &mut chunk[..want])?;
+        let read = match read_memory(tid, at, &mut chunk[..want]) {
+            Ok(read) if read > 0 => read,
+            Ok(_) | Err(Errno(libc::EFAULT)) if !text.is_empty() => return Ok((text, false)),
+            Ok(_) => return Err(Errno(libc::EFAULT)),
+            Err(error) => return Err(error),
+        };
         let part = &chunk[..read];
-        if let Some(end) = part.iter().position(|&b| b == 0) {
-            text.extend_from_slice(&part[..end]);
-            return if text.len() <= limit {
-                Ok(text)
-            } else {
-                Err(Errno(libc::ENAMETOOLONG))
-            };
+        let end = part.iter().position(|&b| b == 0);
+        text.extend_from_slice(&part[..end.unwrap_or(read)]);
+        if end.is_some() && text.len() <= limit {
+            return Ok((text, true));
         }
-        if read == 0 {
-            return Err(Errno(libc::EFAULT));
-        }
-        text.extend_from_slice(part);
         at = at.wrapping_add(read as u64);
     }
-    Err(Errno(libc::ENAMETOOLONG))
+    text.truncate(limit);
+    Ok((text, false))
 }
 
 /// A descriptor for a process; with `thread` for one thread (Linux 6.9).

@@ -70,7 +70,19 @@ fn descriptors_links_and_everything_with_files() {
 
 #[test]
 fn a_deleted_working_directory() {
-    same_as_bare(&["deleted_cwd"], |_| {});
+    same_as_bare(&["deleted_cwd"], |run| {
+        let paths: Vec<_> = run
+            .of("file_op")
+            .iter()
+            .filter(|op| op["result"] == "ENOENT")
+            .map(|op| op["path"].as_str().unwrap().to_owned())
+            .collect();
+        let gone = format!("(deleted){}/doomed", run.work().display());
+        assert_eq!(paths, [format!("{gone}/x"), format!("{gone}/y")]);
+        // This one is there, and only called so.
+        let named = run.on("named (deleted)/z");
+        assert_eq!(named.len(), 1, "{:?}", run.mode);
+    });
 }
 
 #[test]
@@ -88,7 +100,40 @@ fn very_long_paths_are_whole() {
             .of("file_op")
             .into_iter()
             .filter(|op| op["result"] == "ENAMETOOLONG");
-        assert_eq!(too_long.count(), 2);
+        let mut lengths: Vec<_> = too_long
+            .map(|op| op["path"].as_str().unwrap().len())
+            .collect();
+        lengths.sort_unstable();
+        assert_eq!(lengths.len(), 3);
+        assert!(lengths[1] > 6000 && lengths[2] > 60_000, "{lengths:?}");
+        let cut = run
+            .of("file_op")
+            .into_iter()
+            .filter(|op| op["path"].as_str().unwrap().ends_with(" (cut)"));
+        assert_eq!(cut.count(), 1);
+    });
+}
+
+#[test]
+fn links_on_the_way_are_resolved_for_every_call() {
+    same_as_bare(&["through_links"], |run| {
+        let mode = run.mode;
+        let count = |kind: &str, name: &str| {
+            let ops = run.on(name).into_iter().filter(|op| op["op"] == kind);
+            ops.count()
+        };
+        assert_eq!(count("set_xattr", "real/file"), 1, "{mode:?}");
+        assert_eq!(count("remove_xattr", "real/file"), 1, "{mode:?}");
+        assert_eq!(count("set_xattr", "real/soft"), 1, "{mode:?}");
+        assert_eq!(count("chown", "real/soft"), 1, "{mode:?}");
+        assert_eq!(count("utimes", "real/soft"), 1, "{mode:?}");
+        assert_eq!(count("utimes", "real/file"), 1, "{mode:?}");
+        let renamed = run.on("real/file");
+        let renamed = renamed.iter().find(|op| op["op"] == "rename").unwrap();
+        let to = run.work().join("none/file");
+        assert_eq!(renamed["to"], to.to_str().unwrap(), "{mode:?}");
+        let bound = run.of("net_op")[0]["address"].to_string();
+        assert!(bound.contains("/real/sock"), "{mode:?} {bound}");
     });
 }
 
@@ -142,6 +187,29 @@ fn fifos_and_the_terminal_that_is_not_there() {
                 .iter()
                 .any(|op| op["path"] == "/dev/tty" && op["result"] == "ENXIO")
         );
+        let opened: Vec<_> = run
+            .on("pipe")
+            .into_iter()
+            .filter(|op| op["op"] == "open")
+            .map(|op| op["result"].as_str().unwrap())
+            .collect();
+        assert_eq!(opened, ["ok", "ok", "ENXIO", "ok"], "{:?}", run.mode);
+    });
+}
+
+#[test]
+fn waiting_for_a_partner_that_signals_interrupt() {
+    same_as_bare(&["waiting"], |run| {
+        let opened: Vec<_> = run
+            .on("pipe")
+            .into_iter()
+            .filter(|op| op["op"] == "open")
+            .map(|op| op["result"].as_str().unwrap())
+            .collect();
+        // One that a signal ends, one that a signal only delays, and one that nobody ends.
+        assert_eq!(opened[0], "EINTR", "{:?}", run.mode);
+        assert!(opened.contains(&"ok"), "{:?} {opened:?}", run.mode);
+        assert_eq!(opened.last(), Some(&"unknown"), "{:?}", run.mode);
     });
 }
 
@@ -213,6 +281,34 @@ fn user_namespaces_and_other_roots() {
         run.complete();
         assert_eq!(run.on("in-namespace").len(), 1, "{mode:?}");
         assert_eq!(run.on("in-namespace/file").len(), 1, "{mode:?}");
+    }
+}
+
+#[test]
+fn a_sandbox_inside_can_mount() {
+    for mode in modes() {
+        let script = "mount -t tmpfs none /mnt && touch /mnt/x && ls /mnt && mount --bind . /mnt";
+        let program = ["unshare", "-Urm", "sh", "-c", script];
+        let (code, _) = mode.bare(&program);
+        if code != 0 {
+            eprintln!("skipped: there are no user namespaces here");
+            return;
+        }
+        // The store lies below what is mounted over.
+        let run = mode.run(&["--protect", "/mnt"], &program);
+        assert_eq!((run.code, run.output.as_str()), (0, "x\n"), "{mode:?}");
+        run.complete();
+        let on = |kind: &str, path: &str| {
+            let ops = run.of("file_op");
+            let mut ops = ops
+                .iter()
+                .filter(|op| op["op"] == kind && op["path"] == path);
+            ops.any(|op| op["result"] == "ok")
+        };
+        assert!(on("mount", "/"), "{mode:?}");
+        assert!(on("mount", "/mnt"), "{mode:?}");
+        assert!(on("create", "/mnt/x"), "{mode:?}");
+        assert!(run.of("access_denied").is_empty(), "{mode:?}");
     }
 }
 

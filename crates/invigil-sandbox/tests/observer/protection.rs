@@ -15,8 +15,8 @@ fn attack(mode: Mode, landlock: bool) -> Option<Run> {
     }
     let store = store.to_str().unwrap().to_owned();
     let mut protect = vec!["--protect", &store];
-    if !landlock {
-        protect.push("--no-landlock");
+    if landlock {
+        protect.push("--landlock");
     }
     Some(mode.run_in(dir, &protect, &[traps.to_str().unwrap(), "attack", &store]))
 }
@@ -78,6 +78,58 @@ fn the_store_in_another_namespace() {
     }
 }
 
+/// Whatever is mounted where, the store cannot be changed through it.
+#[test]
+fn mounts_of_the_store_are_refused() {
+    for mode in modes() {
+        if mode.bare(&["unshare", "-Urm", "true"]).0 != 0 {
+            eprintln!("skipped: there are no user namespaces here");
+            return;
+        }
+        let dir = open_dir();
+        let store = dir.path().join("store");
+        std::fs::create_dir_all(store.join("runs")).unwrap();
+        std::fs::write(store.join("runs/journal"), "facts").unwrap();
+        for path in [&store, &store.join("runs"), &store.join("runs/journal")] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777)).unwrap();
+        }
+        let path = store.to_str().unwrap().to_owned();
+        let script = format!(
+            "mkdir whole inside above upper work merged && : > file
+             mount --bind {path} whole && echo whole
+             mount --bind {path}/runs inside && echo inside
+             mount --bind {path}/runs/journal file && echo file
+             (cd {path}/runs && mount --bind . $OLDPWD/inside) && echo relative
+             mount -t overlay -o lowerdir=upper,upperdir={path}/runs,workdir={path} o merged && echo overlay
+             mount --bind {above} above && echo above
+             for f in above/store/runs/journal {path}/runs/journal; do
+                 (: > $f) 2> /dev/null && echo truncated
+                 chmod 0 $f 2> /dev/null && echo changed
+                 exec 5< $f; (: > /proc/self/fd/5) 2> /dev/null && echo reopened
+             done
+             mv above/store above/away 2> /dev/null && echo moved
+             mount -t tmpfs none {path} && : > {path}/mine && echo own",
+            above = dir.path().display()
+        );
+        let program = ["unshare", "-Urm", "bash", "-c", &script];
+        let run = mode.run_in(dir, &["--protect", &path], &program);
+        let said: Vec<_> = run
+            .output
+            .lines()
+            .filter(|line| !line.contains(' '))
+            .collect();
+        assert_eq!(said, ["above", "own"], "{mode:?} {}", run.output);
+        assert_eq!(
+            std::fs::read_to_string(store.join("runs/journal")).unwrap(),
+            "facts"
+        );
+        assert_eq!(std::fs::read_dir(store.join("runs")).unwrap().count(), 1);
+        let denied = run.of("access_denied");
+        assert!(denied.len() >= 11, "{mode:?} {}", denied.len());
+        run.complete();
+    }
+}
+
 #[test]
 fn nobody_escapes_the_tracer() {
     let Some(traps) = &tools().traps else { return };
@@ -119,7 +171,7 @@ fn a_process_that_hides_is_seen() {
 fn a_signal_to_the_whole_group_spares_the_supervisor() {
     let Some(traps) = &tools().traps else { return };
     for mode in modes() {
-        for options in [&[][..], &["--no-landlock"]] {
+        for options in [&[][..], &["--landlock"]] {
             let run = mode.run(options, &[traps.to_str().unwrap(), "group"]);
             assert_eq!(run.code, 0, "{mode:?} {}", run.output);
             assert_eq!(run.on("still-here").len(), 1, "{mode:?}");
