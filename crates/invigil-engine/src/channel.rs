@@ -1,11 +1,12 @@
 //! The SDK channel: a Unix socket on which the processes of a run report of themselves.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, Scope};
 use std::time::Duration;
@@ -18,13 +19,21 @@ use crate::reports::SdkReader;
 
 /// How many may report at the same time.
 const MAX_CONNECTIONS: usize = 256;
+/// Between two looks at something that cannot be waited for.
+const BREATH: Duration = Duration::from_millis(5);
+
+/// What the directories of sockets are called.
+const PREFIX: &str = "invigil-";
 
 /// A socket in a directory of its own, gone when this is dropped.
 pub(crate) struct Channel {
     directory: PathBuf,
+    /// Says that we live.
+    _lock: File,
     listener: UnixListener,
     /// Closing the second end wakes whoever waits at the first.
     stop: (UnixStream, UnixStream),
+    stopped: AtomicBool,
     open: Mutex<BTreeMap<u64, UnixStream>>,
 }
 
@@ -39,7 +48,8 @@ pub(crate) enum Peer {
 impl Channel {
     /// Makes the socket below `base`, or below `/tmp` where `base` is too long for the address of a socket.
     pub(crate) fn open(base: &Path) -> io::Result<Channel> {
-        let name = format!("invigil-{}", uuid::Uuid::now_v7().simple());
+        sweep(base);
+        let name = format!("{PREFIX}{}", uuid::Uuid::now_v7().simple());
         match Channel::open_in(base.join(&name)) {
             Err(_) if base != Path::new("/tmp") => Channel::open_in(Path::new("/tmp").join(name)),
             other => other,
@@ -50,13 +60,17 @@ impl Channel {
         DirBuilder::new().mode(0o700).create(&directory)?;
         let bound = UnixListener::bind(socket(&directory)).and_then(|listener| {
             listener.set_nonblocking(true)?;
-            Ok((listener, UnixStream::pair()?))
+            let lock = File::create_new(owner(&directory))?;
+            lock.lock()?;
+            Ok((listener, UnixStream::pair()?, lock))
         });
         match bound {
-            Ok((listener, stop)) => Ok(Channel {
+            Ok((listener, stop, lock)) => Ok(Channel {
                 directory,
+                _lock: lock,
                 listener,
                 stop,
+                stopped: AtomicBool::new(false),
                 open: Mutex::default(),
             }),
             Err(error) => {
@@ -84,6 +98,11 @@ impl Channel {
             // Asked before accepting: whoever connected before the stop is still served.
             let stopped = self.wait();
             loop {
+                if !stopped && self.connections().len() >= MAX_CONNECTIONS {
+                    // Who comes now waits until somebody has finished: nothing is turned away.
+                    std::thread::sleep(BREATH);
+                    break;
+                }
                 match self.listener.accept() {
                     Ok((stream, _)) => {
                         self.take(scope, connection, stream, run_id, who, record);
@@ -93,7 +112,7 @@ impl Channel {
                     Err(error) => {
                         if error.kind() != io::ErrorKind::WouldBlock {
                             // Out of descriptors, most likely; the connection waits meanwhile.
-                            std::thread::sleep(Duration::from_millis(10));
+                            std::thread::sleep(BREATH);
                         }
                         break;
                     }
@@ -112,9 +131,11 @@ impl Channel {
             PollFd::new(listener, PollFlags::IN),
             PollFd::new(stop, PollFlags::IN),
         ];
-        // An interruption is looked at like everything else.
-        let _ = poll(&mut events, None);
-        !events[1].revents().is_empty()
+        // An interruption is looked at like everything else. If even waiting is impossible, one looks again and again.
+        if poll(&mut events, None).is_err() {
+            std::thread::sleep(BREATH);
+        }
+        self.stopped.load(Ordering::SeqCst)
     }
 
     fn take<'scope>(
@@ -134,9 +155,10 @@ impl Channel {
             Peer::Member(process) => process,
             Peer::Stranger => return record(SdkReader::foreign(connection, pid)),
         };
-        if !self.keep(connection, &stream) {
-            // Dropped: the client gets an error at its first write, and knows.
-            return;
+        let lost = |why: io::Error| record(SdkReader::lost(connection, process, &why));
+        match stream.try_clone() {
+            Ok(clone) => drop(self.connections().insert(connection, clone)),
+            Err(why) => return lost(why),
         }
         let reader = SdkReader::new(run_id.clone(), Some(connection), process);
         let body = move || {
@@ -144,21 +166,16 @@ impl Channel {
             self.connections().remove(&connection);
         };
         let thread = Builder::new().name("sdk".into());
-        drop(thread.spawn_scoped(scope, body));
-    }
-
-    /// Remembers a connection, so that it can be ended with the run.
-    fn keep(&self, connection: u64, stream: &UnixStream) -> bool {
-        let mut open = self.connections();
-        match stream.try_clone() {
-            Ok(clone) if open.len() < MAX_CONNECTIONS => open.insert(connection, clone).is_none(),
-            _ => false,
+        if let Err(why) = thread.spawn_scoped(scope, body) {
+            self.connections().remove(&connection);
+            lost(why);
         }
     }
 
     /// Ends the service when everything that was sent before has been read. It does not depend on the socket's path,
     /// which the run may have removed.
     pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
         drop(self.stop.1.shutdown(std::net::Shutdown::Both));
     }
 
@@ -196,4 +213,31 @@ fn listen(mut stream: UnixStream, mut reader: SdkReader, record: &dyn Fn(Event))
         }
     }
     splitter.finish(|line| record(reader.read(&line)));
+}
+
+/// Removes directories whose supervisor was killed: nobody holds their lock any more.
+fn sweep(base: &Path) {
+    /// Who has just made one may not have locked it yet.
+    const YOUNG: Duration = Duration::from_secs(60);
+    let Ok(entries) = fs::read_dir(base) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let ours = entry
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with(PREFIX));
+        let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
+        if ours && age().is_some_and(|age| age > YOUNG) {
+            let lock = File::open(owner(&entry.path()));
+            if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+                drop(fs::remove_dir_all(entry.path()));
+            }
+        }
+    }
+}
+
+/// Locked for as long as the supervisor lives.
+fn owner(directory: &Path) -> PathBuf {
+    directory.join("owner")
 }

@@ -15,6 +15,9 @@ struct State {
     handle: Option<Arc<Handle>>,
     waiting: Vec<Order>,
     stopped: Option<StopReason>,
+    /// The run is over, and somebody wants the rest to be, too.
+    impatient: bool,
+    over: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -67,12 +70,19 @@ impl Control {
 
     /// The run is over.
     pub(crate) fn detach(&self) {
-        self.state().handle = None;
+        let mut state = self.state();
+        (state.handle, state.over) = (None, true);
+    }
+
+    /// Whether somebody has asked for an end after the last process was dead.
+    pub(crate) fn is_impatient(&self) -> bool {
+        self.state().impatient
     }
 
     fn order(&self, order: Order) {
         let mut state = self.state();
         match &state.handle {
+            _ if state.over => state.impatient = true,
             Some(handle) => carry_out(handle, order),
             None => state.waiting.push(order),
         }

@@ -1,8 +1,12 @@
 //! Lines that others write while a run goes on: cut out of a stream, whole, with a limit, and numbered.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek as _, SeekFrom};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
 
 /// The longest line that is taken. A record of the journal holds it with room to spare.
 pub(crate) const MAX_LINE: usize = 256 * 1024;
@@ -68,34 +72,48 @@ impl Splitter {
 /// A file that grows while a run goes on. What is in it when the run begins is not of this run.
 pub(crate) struct GrowingFile {
     path: PathBuf,
+    /// A directory whose files it must not be.
+    store: PathBuf,
     file: Option<File>,
     splitter: Splitter,
     skip: u64,
+    broken: bool,
 }
 
 impl GrowingFile {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        let skip = path.metadata().map_or(0, |metadata| metadata.len());
-        GrowingFile {
+    /// Asked for before a run begins. Something that is there and is not a plain file is refused.
+    pub(crate) fn new(path: PathBuf, store: &Path) -> io::Result<Self> {
+        let store = store.canonicalize().unwrap_or_else(|_| store.to_owned());
+        let skip = match path.symlink_metadata() {
+            Ok(metadata) if metadata.is_file() => metadata.len(),
+            Ok(_) => return Err(not_plain()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(error),
+        };
+        Ok(GrowingFile {
             path,
+            store,
             file: None,
             splitter: Splitter::default(),
             skip,
-        }
+            broken: false,
+        })
     }
 
-    /// Reads what is new. A file that is not there yet has nothing new.
-    pub(crate) fn read(&mut self, mut take: impl FnMut(Line<'_>)) -> io::Result<()> {
+    /// Reads what is new. A file that is not there yet has nothing new. An error is told once.
+    pub(crate) fn read(&mut self, take: impl FnMut(Line<'_>)) -> Result<(), String> {
+        if self.broken {
+            return Ok(());
+        }
+        self.try_read(take).map_err(|error| {
+            self.broken = true;
+            format!("{} cannot be read: {error}", self.path.display())
+        })
+    }
+
+    fn try_read(&mut self, mut take: impl FnMut(Line<'_>)) -> io::Result<()> {
         if self.file.is_none() {
-            self.file = match File::open(&self.path) {
-                Ok(mut file) if file.metadata()?.is_file() => {
-                    io::Seek::seek(&mut file, io::SeekFrom::Start(self.skip))?;
-                    Some(file)
-                }
-                Ok(_) => return Err(io::Error::other("it is not a plain file")),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => return Err(error),
-            };
+            self.file = self.open()?;
         }
         let Some(file) = &mut self.file else {
             return Ok(());
@@ -109,9 +127,36 @@ impl GrowingFile {
         }
     }
 
+    /// The run may have put anything there meanwhile: a link, a FIFO, a way into the store.
+    fn open(&self) -> io::Result<Option<File>> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
+        let opened = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(&self.path);
+        let mut file = match opened {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        if !file.metadata()?.is_file() {
+            return Err(not_plain());
+        }
+        let real = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        if real.starts_with(&self.store) {
+            return Err(io::Error::other("it leads into the store"));
+        }
+        file.seek(SeekFrom::Start(self.skip))?;
+        Ok(Some(file))
+    }
+
     pub(crate) fn finish(&mut self, take: impl FnMut(Line<'_>)) {
         self.splitter.finish(take);
     }
+}
+
+fn not_plain() -> io::Error {
+    io::Error::other("it is not a plain file")
 }
 
 #[cfg(test)]

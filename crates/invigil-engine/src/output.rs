@@ -5,6 +5,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use invigil_sandbox::Stdio;
 use invigil_schema::StopReason;
@@ -58,17 +59,22 @@ impl Relay {
         }
     }
 
-    /// The run is over: hands through what is still on its way. Nobody else holds the other ends any more.
+    /// The run is over: hands through what is still on its way, as long as somebody takes it.
     pub(crate) fn finish(self) {
         let Some(Counted { ends, threads }) = self.counted else {
             return;
         };
         drop(ends);
-        for thread in threads {
-            drop(thread.join());
+        let until = Instant::now() + PATIENCE;
+        // The other end may have been handed to somebody outside, or nobody reads what we write.
+        while threads.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
+
+/// How long a slow reader of the output is waited for when the run is over.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Counted {
     fn new(limit: u64, stdout: Target, control: &Control) -> io::Result<Counted> {

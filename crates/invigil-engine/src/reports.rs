@@ -1,6 +1,7 @@
 //! Reading what frameworks and tool gates report: each line is accepted, or kept as rejected with its reason.
 
 use std::collections::BTreeMap;
+use std::io;
 
 use invigil_schema::{
     Event, LineFlaw, OsText, PolicyDecision, PolicyFlagged, ProcessRef, RunId, SDK_SCHEMA,
@@ -69,6 +70,32 @@ impl SdkReader {
             process: None,
             flaw: LineFlaw::ForeignPeer,
             reason: format!("process {pid} is not of this run; its connection was closed"),
+            text: OsText::default(),
+        }
+        .into()
+    }
+
+    /// What a connection, or a file, becomes that cannot be read.
+    pub(crate) fn unreadable(&self, why: &str) -> Event {
+        SdkRejected {
+            connection: self.connection,
+            line: 0,
+            process: self.process,
+            flaw: LineFlaw::Unreadable,
+            reason: why.to_owned(),
+            text: OsText::default(),
+        }
+        .into()
+    }
+
+    /// The same for a connection that was never read.
+    pub(crate) fn lost(connection: u64, process: Option<ProcessRef>, why: &io::Error) -> Event {
+        SdkRejected {
+            connection: Some(connection),
+            line: 0,
+            process,
+            flaw: LineFlaw::Unreadable,
+            reason: format!("the connection could not be served: {why}"),
             text: OsText::default(),
         }
         .into()
@@ -154,6 +181,17 @@ impl DecisionReader {
             }
             .into(),
         }
+    }
+
+    /// What a log becomes that cannot be read.
+    pub(crate) fn unreadable(why: &str) -> Event {
+        PolicyFlagged {
+            line: 0,
+            flaw: LineFlaw::Unreadable,
+            reason: why.to_owned(),
+            text: OsText::default(),
+        }
+        .into()
     }
 
     fn accept(&mut self, line: &Line<'_>) -> Result<PolicyDecision, Rejected> {

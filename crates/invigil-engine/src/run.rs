@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use invigil_journal::{
@@ -22,7 +22,7 @@ use crate::output::Relay;
 use crate::record::{Facts, Recorder};
 use crate::redact::Redactor;
 use crate::spec::{EVENTS, EVENTS_SCHEMA, RUN_ID, RunSpec, SpecError};
-use crate::watchdog::Watchdog;
+use crate::watchdog::{Reports, Watchdog};
 
 /// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
 pub struct Engine {
@@ -79,6 +79,14 @@ pub enum RunError {
     /// There is no randomness to hide secrets with, so nothing was started.
     #[error("the kernel gives no random numbers: {0}")]
     Key(#[source] io::Error),
+    /// A file for reports cannot be one; nothing was started.
+    #[error("cannot take reports from {}: {source}", path.display())]
+    Reports {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
     /// The socket of the SDK channel could not be made; nothing was started.
     #[error("cannot make a socket for the agent's own reports: {0}")]
     Channel(#[source] io::Error),
@@ -109,6 +117,13 @@ impl Engine {
     pub fn run(&self, spec: &RunSpec, control: &Control) -> Result<RunOutcome, RunError> {
         let run_id = spec.validate()?;
         let redactor = Redactor::new(random().map_err(RunError::Key)?);
+        let at = |file: &PathBuf| self.cwd.join(file);
+        let (events, decisions) = (
+            spec.events_file.as_ref().map(at),
+            spec.decisions_file.as_ref().map(at),
+        );
+        let reports = Reports::new(events, decisions, &run_id, self.store.home())
+            .map_err(|(path, source)| RunError::Reports { path, source })?;
         let channel = Channel::open(&self.runtime_dir).map_err(RunError::Channel)?;
         let clock = Arc::clone(&self.clock);
         let created = self
@@ -129,13 +144,14 @@ impl Engine {
             recorder: &recorder,
             channel: &channel,
             control,
+            reports: Mutex::new(reports),
         }
         .run()?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });
         }
-        for file in recorder.take_written().finals() {
+        for file in recorder.take_written().finals(&|| control.is_impatient()) {
             recorder
                 .record(Origin::Kernel, &file.into())
                 .map_err(lost)?;
@@ -186,6 +202,7 @@ struct Watch<'a> {
     recorder: &'a Arc<Recorder>,
     channel: &'a Channel,
     control: &'a Control,
+    reports: Mutex<Reports>,
 }
 
 impl Watch<'_> {
@@ -241,9 +258,20 @@ impl Watch<'_> {
             stderr,
             tier,
             reads: spec.reads,
-            protected: vec![engine.store.home().to_owned()],
+            protected: self.protected(),
             ..LaunchSpec::new(spec.command.clone())
         }
+    }
+
+    /// Nobody inside may change the record, or decide in the gate's name.
+    fn protected(&self) -> Vec<PathBuf> {
+        let decisions = self
+            .spec
+            .decisions_file
+            .iter()
+            .map(|file| self.engine.cwd.join(file));
+        let store = self.engine.store.home().to_owned();
+        std::iter::once(store).chain(decisions).collect()
     }
 
     /// Stays with a run that has started until its last process is dead.
@@ -257,7 +285,13 @@ impl Watch<'_> {
             member => Peer::Member(member),
         };
         let said = |event: Event| recorder.try_record(Origin::Sdk, &event);
-        let watchdog = Watchdog::new(self.spec, self.run_id, &handle, recorder, self.control);
+        let watchdog = Watchdog::new(
+            self.spec.timeout,
+            &self.reports,
+            &handle,
+            recorder,
+            self.control,
+        );
         let outcome = thread::scope(|scope| {
             scope.spawn(|| self.channel.serve(scope, self.run_id, &who, &said));
             scope.spawn(|| watchdog.watch());

@@ -1,5 +1,7 @@
 //! What happens by the clock while a run goes on: its time-out, samples of what it uses, files that others write to.
 
+use std::io;
+use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,7 +12,6 @@ use crate::control::Control;
 use crate::lines::GrowingFile;
 use crate::record::Recorder;
 use crate::reports::{DecisionReader, SdkReader};
-use crate::spec::RunSpec;
 
 /// Between asking to end and killing.
 const GRACE: Duration = Duration::from_secs(2);
@@ -27,15 +28,15 @@ pub(crate) struct Watchdog<'a> {
     recorder: &'a Recorder,
     control: &'a Control,
     timeout: Option<Duration>,
-    reports: Mutex<Reports>,
+    reports: &'a Mutex<Reports>,
     over: Mutex<bool>,
     changed: Condvar,
 }
 
 impl<'a> Watchdog<'a> {
     pub(crate) fn new(
-        spec: &RunSpec,
-        run_id: &RunId,
+        timeout: Option<Duration>,
+        reports: &'a Mutex<Reports>,
         handle: &'a Handle,
         recorder: &'a Recorder,
         control: &'a Control,
@@ -44,8 +45,8 @@ impl<'a> Watchdog<'a> {
             handle,
             recorder,
             control,
-            timeout: spec.timeout,
-            reports: Mutex::new(Reports::new(spec, run_id)),
+            timeout,
+            reports,
             over: Mutex::new(false),
             changed: Condvar::new(),
         }
@@ -102,37 +103,45 @@ impl<'a> Watchdog<'a> {
 }
 
 /// Files to which the agent's framework and a tool gate write.
-struct Reports {
+pub(crate) struct Reports {
     sdk: Option<(GrowingFile, SdkReader)>,
     decisions: Option<(GrowingFile, DecisionReader)>,
 }
 
 impl Reports {
-    fn new(spec: &RunSpec, run_id: &RunId) -> Reports {
-        let sdk = |file| {
-            (
-                GrowingFile::new(file),
-                SdkReader::new(run_id.clone(), None, None),
-            )
-        };
-        let decisions = |file| (GrowingFile::new(file), DecisionReader::new(run_id.clone()));
-        Reports {
-            sdk: spec.events_file.clone().map(sdk),
-            decisions: spec.decisions_file.clone().map(decisions),
-        }
+    /// Made before anything runs: what is in the files then is not of this run.
+    pub(crate) fn new(
+        events: Option<PathBuf>,
+        decisions: Option<PathBuf>,
+        run_id: &RunId,
+        store: &Path,
+    ) -> Result<Reports, (PathBuf, io::Error)> {
+        let open =
+            |path: PathBuf| GrowingFile::new(path.clone(), store).map_err(|error| (path, error));
+        let (events, decisions) = (
+            events.map(open).transpose()?,
+            decisions.map(open).transpose()?,
+        );
+        Ok(Reports {
+            sdk: events.map(|file| (file, SdkReader::new(run_id.clone(), None, None))),
+            decisions: decisions.map(|file| (file, DecisionReader::new(run_id.clone()))),
+        })
     }
 
     fn are_expected(&self) -> bool {
         self.sdk.is_some() || self.decisions.is_some()
     }
 
-    /// A file that cannot be read has nothing new; that it reported nothing shows in the evidence.
     fn read(&mut self, record: &dyn Fn(Origin, Event)) {
-        if let Some((file, reader)) = &mut self.sdk {
-            drop(file.read(|line| record(Origin::Sdk, reader.read(&line))));
+        if let Some((file, reader)) = &mut self.sdk
+            && let Err(why) = file.read(|line| record(Origin::Sdk, reader.read(&line)))
+        {
+            record(Origin::Sdk, reader.unreadable(&why));
         }
-        if let Some((file, reader)) = &mut self.decisions {
-            drop(file.read(|line| record(Origin::Client, reader.read(&line))));
+        if let Some((file, reader)) = &mut self.decisions
+            && let Err(why) = file.read(|line| record(Origin::Client, reader.read(&line)))
+        {
+            record(Origin::Client, DecisionReader::unreadable(&why));
         }
     }
 

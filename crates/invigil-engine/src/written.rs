@@ -7,6 +7,7 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use invigil_schema::{Digest, Event, FileFinal, FileOpKind, OpenFlag, OsText};
 use rustix::fs::OFlags;
@@ -77,13 +78,48 @@ impl Written {
         self.add(to);
     }
 
-    /// What became of each. Directories are left out: they have no content of their own.
-    pub(crate) fn finals(self) -> impl Iterator<Item = FileFinal> {
-        self.paths.into_iter().filter_map(look)
+    /// What became of each. Directories are left out: they have no content of their own. A run cannot keep its own end
+    /// from being recorded: there is a limit to a file, to all of them, and to the time it takes.
+    pub(crate) fn finals(self, impatient: &dyn Fn() -> bool) -> impl Iterator<Item = FileFinal> {
+        let mut left = Limits {
+            bytes: MAX_BYTES,
+            until: Instant::now() + MAX_TIME,
+            impatient,
+        };
+        self.paths
+            .into_iter()
+            .filter_map(move |path| look(path, &mut left))
     }
 }
 
-fn look(path: OsText) -> Option<FileFinal> {
+/// The largest file that is hashed.
+const MAX_FILE: u64 = 1 << 30;
+/// How much is hashed in all.
+const MAX_BYTES: u64 = 8 << 30;
+/// How long that may take.
+const MAX_TIME: Duration = Duration::from_secs(60);
+
+/// How much may still be hashed.
+struct Limits<'a> {
+    bytes: u64,
+    until: Instant,
+    impatient: &'a dyn Fn() -> bool,
+}
+
+impl Limits<'_> {
+    /// Why a file of this size is not hashed.
+    fn refuse(&self, size: u64) -> Option<&'static str> {
+        match () {
+            () if size > MAX_FILE => Some("not hashed: it is larger than 1 GiB"),
+            () if size > self.bytes => Some("not hashed: 8 GiB were hashed before it"),
+            () if Instant::now() > self.until => Some("not hashed: the time for it was over"),
+            () if (self.impatient)() => Some("not hashed: it was interrupted"),
+            () => None,
+        }
+    }
+}
+
+fn look(path: OsText, limits: &mut Limits<'_>) -> Option<FileFinal> {
     let gone = |why: &str| FileFinal {
         path: path.clone(),
         size: None,
@@ -98,7 +134,13 @@ fn look(path: OsText) -> Option<FileFinal> {
     match file.metadata() {
         Ok(metadata) if metadata.is_dir() => return None,
         Ok(metadata) if !metadata.is_file() => return Some(gone("it is not a plain file")),
-        Ok(_) => {}
+        Ok(metadata) => {
+            if let Some(why) = limits.refuse(metadata.len()) {
+                let size = Some(metadata.len());
+                return Some(FileFinal { size, ..gone(why) });
+            }
+            limits.bytes -= metadata.len();
+        }
         Err(error) => return Some(gone(&error.to_string())),
     }
     match hash(file) {
@@ -206,6 +248,12 @@ mod tests {
         let at = |name: &str| OsText::from(directory.path().join(name).into_os_string());
         std::fs::write(directory.path().join("file"), "hello").unwrap();
         std::os::unix::fs::symlink("file", directory.path().join("link")).unwrap();
+        let mut limits = Limits {
+            bytes: 100,
+            until: Instant::now() + MAX_TIME,
+            impatient: &|| false,
+        };
+        let mut look = |path| look(path, &mut limits);
         let file = look(at("file")).unwrap();
         assert_eq!(file.size, Some(5));
         assert!(file.sha256.unwrap().to_string().starts_with("2cf24dba"));
@@ -218,5 +266,15 @@ mod tests {
             "not through a link"
         );
         assert!(look(at(".")).is_none());
+        let sparse = File::create(directory.path().join("sparse")).unwrap();
+        sparse.set_len(1 << 40).unwrap();
+        let sparse = look(at("sparse")).unwrap();
+        assert_eq!((sparse.size, sparse.sha256), (Some(1 << 40), None));
+        std::fs::write(directory.path().join("more"), vec![0; 96]).unwrap();
+        let more = look(at("more")).unwrap();
+        assert!(
+            more.why_not.unwrap().contains("before it"),
+            "5 of 100 bytes were used"
+        );
     }
 }

@@ -49,6 +49,8 @@ pub struct Index {
 pub struct Refreshed {
     /// The index was damaged, or of another version, and is built anew: why. Heads it remembered are gone.
     pub rebuilt: Option<String>,
+    /// The index could not be written: why. Heads it remembers were not compared.
+    pub unsaved: Option<String>,
     /// How many runs were read, in whole or in part.
     pub read: usize,
 }
@@ -100,7 +102,7 @@ pub struct RunRow {
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
     /// SQLite said no.
-    #[error("the index {}: {source}; it is a cache: delete it and it is built again", path.display())]
+    #[error("the index {}: {source}; it is a cache, and no record is harmed", path.display())]
     Sqlite {
         /// The file.
         path: PathBuf,
@@ -125,9 +127,13 @@ impl Index {
             Ok(index) => match index.refresh(store) {
                 Ok(refreshed) => return Ok((index, refreshed)),
                 Err(StoreError::Index(error)) if error.is_damage() => error.to_string(),
+                Err(StoreError::Index(error)) if error.is_unwritable() => {
+                    return Index::unsaved(store, &error);
+                }
                 Err(error) => return Err(error),
             },
             Err(error) if error.is_damage() => error.to_string(),
+            Err(error) if error.is_unwritable() => return Index::unsaved(store, &error),
             Err(error) => return Err(error.into()),
         };
         set_aside(&path).map_err(|source| IndexError::Io {
@@ -140,6 +146,29 @@ impl Index {
             index,
             Refreshed {
                 rebuilt: Some(why),
+                ..refreshed
+            },
+        ))
+    }
+
+    /// Where nothing can be written, an index for this once: looking must work on a full disk.
+    fn unsaved(store: &Store, why: &IndexError) -> Result<(Index, Refreshed), StoreError> {
+        let failed = |source| IndexError::Sqlite {
+            path: store.home().join(FILE),
+            source,
+        };
+        let db = Connection::open_in_memory().map_err(failed)?;
+        let index = Index {
+            db,
+            in_memory: true,
+        };
+        index.prepare().map_err(failed)?;
+        let refreshed = index.refresh(store)?;
+        let unsaved = Some(why.to_string());
+        Ok((
+            index,
+            Refreshed {
+                unsaved,
                 ..refreshed
             },
         ))
@@ -329,6 +358,22 @@ impl Index {
 }
 
 impl IndexError {
+    /// The disk is full, or may not be written.
+    fn is_unwritable(&self) -> bool {
+        match self {
+            IndexError::Sqlite { source, .. } => matches!(
+                source.sqlite_error_code(),
+                Some(
+                    ErrorCode::DiskFull
+                        | ErrorCode::ReadOnly
+                        | ErrorCode::SystemIoFailure
+                        | ErrorCode::CannotOpen
+                )
+            ),
+            IndexError::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
+        }
+    }
+
     /// Damage is mended by building the index anew.
     fn is_damage(&self) -> bool {
         match self {

@@ -129,4 +129,6 @@ pub enum LineFlaw {
     SecondDecision,
     /// The peer is not a process of the run.
     ForeignPeer,
+    /// It could not be read at all.
+    Unreadable,
 }

@@ -62,9 +62,16 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
         denial_lines(out, summary, FEW)?;
         more(out, summary.denials.len(), "refusals", "--denials")?;
     }
-    label(out, "seen")?;
-    writeln!(out, "{}", seen(summary))?;
-    for missing in &summary.not_seen {
+    // Of what was not started there was nothing to see.
+    let not_seen = match summary.failed {
+        Some(_) => &[][..],
+        None => {
+            label(out, "seen")?;
+            writeln!(out, "{}", seen(summary))?;
+            &summary.not_seen[..]
+        }
+    };
+    for missing in not_seen {
         // That reads are off is said in words already.
         if missing != "hook_not_attached: reads" {
             let words = missing

@@ -55,7 +55,7 @@ pub struct Packed {
 #[derive(Debug, thiserror::Error)]
 pub enum PackError {
     /// There is a file of that name.
-    #[error("{} exists already: choose another name, or say that it may be replaced", .0.display())]
+    #[error("{} exists already: choose another name, or use --force to replace it", .0.display())]
     Exists(PathBuf),
     /// The operating system said no.
     #[error("cannot {action} {}: {source}", path.display())]

@@ -69,4 +69,9 @@ fn tell(refreshed: &Refreshed) {
             "the index was built anew, and the heads that it remembered are gone: {why}"
         ));
     }
+    if let Some(why) = &refreshed.unsaved {
+        ui::warning(&format!(
+            "the index cannot be written, and the heads that it remembers were not compared: {why}"
+        ));
+    }
 }

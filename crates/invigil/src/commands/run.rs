@@ -5,17 +5,19 @@ use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec, summary};
 use invigil_journal::{Store, SystemClock};
 use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
+use signal_hook::iterator::SignalsInfo;
+use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
+use crate::status::StatusFile;
 use crate::{summary as view, ui};
 
 /// Run a command under watch and record what it does
@@ -154,15 +156,56 @@ impl Run {
         };
         let spec = self.spec();
         spec.validate()?;
+        let status = match &self.status {
+            Some(path) => Some(StatusFile::prepare(path, store.home())?),
+            None => None,
+        };
         let control = Control::new();
         pass_on_signals(control.clone())?;
-        let outcome = engine.run(&spec, &control)?;
+        let ran = engine.run(&spec, &control);
+        let (result, code) = match &ran {
+            Ok(outcome) => {
+                let code = code(&outcome.end);
+                (result(outcome, code), code)
+            }
+            Err(error) => {
+                let code = ExitCode::Invigil.into();
+                (
+                    json!({ "event": "invigil_failed", "exit": code, "error": error.to_string() }),
+                    code,
+                )
+            }
+        };
+        if let Some(status) = status {
+            status.write(&result)?;
+        }
+        if self.json {
+            writeln!(io::stdout(), "{result}")?;
+        }
+        self.tell(&ran?);
+        Ok(code)
+    }
+
+    /// What people read. If it cannot be written, the exit code is still the command's.
+    fn tell(&self, outcome: &RunOutcome) {
         for warning in &outcome.warnings {
             ui::warning(warning);
         }
-        let code = code(&outcome.end);
-        self.report(&outcome, code)?;
-        Ok(code)
+        match &outcome.end {
+            _ if self.json => {}
+            End::NotStarted(failed) if self.quiet => ui::error(&ui::harmless(&failed.reason)),
+            _ if self.quiet => {}
+            _ => match summary(&outcome.run) {
+                Ok(summary) => {
+                    drop(view::print(
+                        &mut anstream::stderr().lock(),
+                        &outcome.run,
+                        &summary,
+                    ));
+                }
+                Err(error) => ui::warning(&error.to_string()),
+            },
+        }
     }
 
     fn spec(&self) -> RunSpec {
@@ -185,24 +228,6 @@ impl Run {
             },
             ..RunSpec::new(self.command.clone())
         }
-    }
-
-    fn report(&self, outcome: &RunOutcome, code: u8) -> Result<(), CliError> {
-        let result = result(outcome, code);
-        if let Some(path) = &self.status {
-            let written = std::fs::write(path, format!("{result}\n"));
-            written.map_err(|source| CliError::Status {
-                path: path.clone(),
-                source,
-            })?;
-        }
-        if self.json {
-            writeln!(io::stdout(), "{result}")?;
-        } else if !self.quiet {
-            let summary = summary(&outcome.run)?;
-            view::print(&mut anstream::stderr().lock(), &outcome.run, &summary)?;
-        }
-        Ok(())
     }
 }
 
@@ -252,30 +277,32 @@ fn result(outcome: &RunOutcome, code: u8) -> Value {
     result
 }
 
-/// From here on a signal is the run's business. A terminal sends SIGINT to its whole foreground group, so that one is
-/// passed on only when nobody else does; a second one kills.
+/// A second interrupt within this time means it.
+const TWICE: Duration = Duration::from_secs(2);
+
+/// From here on a signal is the run's business. What a terminal sends, it sends to its whole foreground group, so that is
+/// not passed on a second time; a second SIGINT soon after the first kills.
 fn pass_on_signals(control: Control) -> Result<(), CliError> {
-    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).map_err(CliError::Signals)?;
+    // SIGXFSZ has a handler only so that a file that is too large is an error and not our death.
+    let all = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXFSZ];
+    let mut signals = SignalsInfo::<WithOrigin>::new(all).map_err(CliError::Signals)?;
     let pass_on = move || {
-        let mut interrupts = 0;
-        for signal in signals.forever() {
-            interrupts += u32::from(signal == SIGINT);
-            match signal {
-                SIGINT if interrupts > 1 => control.kill(),
-                SIGINT if in_foreground() => {}
+        let mut interrupted: Option<Instant> = None;
+        for origin in signals.forever() {
+            let from_terminal = origin.process.is_none();
+            match origin.signal {
+                SIGXFSZ => {}
+                SIGINT if interrupted.is_some_and(|at| at.elapsed() < TWICE) => control.kill(),
+                _ if from_terminal => {}
                 signal => control.signal(signal),
+            }
+            if origin.signal == SIGINT {
+                interrupted = Some(Instant::now());
             }
         }
     };
     let thread = std::thread::Builder::new().name("signals".into());
     thread.spawn(pass_on).map(drop).map_err(CliError::Signals)
-}
-
-fn in_foreground() -> bool {
-    let terminal = std::fs::File::open("/dev/tty");
-    terminal.is_ok_and(|terminal| {
-        rustix::termios::tcgetpgrp(terminal).is_ok_and(|group| group == rustix::process::getpgrp())
-    })
 }
 
 #[cfg(test)]

@@ -169,6 +169,7 @@ fn signals_reach_the_command_and_the_evidence_is_complete() {
         ("term", Signal::TERM, 143),
         ("hup", Signal::HUP, 129),
         ("int", Signal::INT, 130),
+        ("quit", Signal::QUIT, 131),
     ] {
         let mut child = start(&invigil, run, ":");
         send(&child, signal);
