@@ -6,7 +6,6 @@ use invigil_schema::{Errno, FileOpKind, OpenFlag, OsText};
 
 use crate::acts::{Act, Change, Linked};
 use crate::calls::{Call, Place, Times};
-use crate::net;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
 use crate::sys;
 use crate::sys::fs::{self, cstring};
@@ -157,6 +156,24 @@ fn locate(caller: &Caller, at: Place) -> Result<Located, Stop> {
     }
 }
 
+/// The same for two names, which are mostly in the same directory and short.
+fn locate_two(caller: &Caller, from: Place, to: Place) -> Result<(Located, Located), Stop> {
+    if let (
+        Place::At { dir, path },
+        Place::At {
+            dir: dir2,
+            path: path2,
+        },
+    ) = (from, to)
+        && let Some([text, text2]) = sys::read_two_strings(caller.tid, [path, path2])
+    {
+        let from = Base::of(caller, dir, &text)?.locate()?;
+        let to = Base::of(caller, dir2, &text2)?;
+        return Ok((from, to.locate()?));
+    }
+    Ok((locate(caller, from)?, locate(caller, to)?))
+}
+
 /// Holds the file that a call follows links to.
 fn target(caller: &Caller, at: Place, flags: i32) -> Result<Target, Stop> {
     let Place::At { dir, path } = at else {
@@ -183,7 +200,7 @@ fn plan_by_fd(
     if fd < 0 {
         return Err(Stop::Native);
     }
-    let fd = match net::duplicate(caller, fd) {
+    let fd = match caller.duplicate(fd) {
         Ok(fd) => fd,
         Err(Errno(libc::EBADF)) => return Err(Stop::Fail(Errno(libc::EBADF))),
         Err(_) => return Err(Stop::Native),
@@ -280,8 +297,8 @@ fn plan_ours(caller: &Caller, call: Call, planned: &mut Planned) -> Result<Act, 
         }
         Call::Link { from, to, flags } => plan_link(caller, from, to, flags, planned),
         Call::Rename { from, to, flags } => {
-            let from = named(locate(caller, from)?);
-            let to = locate(caller, to)?;
+            let (from, to) = locate_two(caller, from, to)?;
+            let from = named(from);
             planned.to = Some(to.path.clone().into());
             Ok(Act::Rename { from, to, flags })
         }
@@ -442,8 +459,25 @@ fn plan_open(
     }
     let exclusive = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     const LINKS: usize = 40;
+    // Most files that are to be created are not there, and one look says so.
+    let looks = flags & (libc::O_CREAT | libc::O_NOFOLLOW | libc::O_DIRECTORY) == libc::O_CREAT
+        && resolve == 0;
     for _ in 0..LINKS {
-        if !exclusive {
+        let mut absent = exclusive;
+        if looks && !exclusive {
+            match base.target(caller, libc::O_NOFOLLOW, 0) {
+                Ok(target) => {
+                    let kind = kind_of(&target)?;
+                    if kind != libc::S_IFLNK {
+                        planned.path = target.path.clone().into();
+                        return plan_open_existing(target, kind, flags);
+                    }
+                }
+                Err(Stop::Fail(Errno(libc::ENOENT))) => absent = true,
+                Err(other) => return Err(other),
+            }
+        }
+        if !absent {
             let found = base.target(
                 caller,
                 flags & (libc::O_NOFOLLOW | libc::O_DIRECTORY),
@@ -452,7 +486,8 @@ fn plan_open(
             match found {
                 Ok(target) => {
                     planned.path = target.path.clone().into();
-                    return plan_open_existing(target, flags);
+                    let kind = kind_of(&target)?;
+                    return plan_open_existing(target, kind, flags);
                 }
                 Err(Stop::Fail(Errno(libc::ENOENT))) if flags & libc::O_CREAT != 0 => {}
                 Err(other) => return Err(other),
@@ -464,9 +499,12 @@ fn plan_open(
         let at = base.locate()?;
         planned.path = at.path.clone().into();
         planned.op = FileOpKind::Create;
+        if absent {
+            return Ok(Act::Create { at, flags, mode });
+        }
         match fs::readlink(at.at(), &at.name) {
             // A link to nothing: what it names is made.
-            Ok(text) if !exclusive && flags & libc::O_NOFOLLOW == 0 => {
+            Ok(text) if flags & libc::O_NOFOLLOW == 0 => {
                 base = Base::of_link(caller, &at, &text)?;
             }
             _ => return Ok(Act::Create { at, flags, mode }),
@@ -475,9 +513,13 @@ fn plan_open(
     Err(Stop::Native)
 }
 
-fn plan_open_existing(target: Target, flags: i32) -> Result<Act, Stop> {
+fn kind_of(target: &Target) -> Result<u32, Stop> {
     let stat = fs::fstat(target.fd.as_fd()).map_err(|_| Stop::Native)?;
-    match stat.st_mode & libc::S_IFMT {
+    Ok(stat.st_mode & libc::S_IFMT)
+}
+
+fn plan_open_existing(target: Target, kind: u32, flags: i32) -> Result<Act, Stop> {
+    match kind {
         libc::S_IFREG | libc::S_IFDIR => Ok(Act::Open { target, flags }),
         // What a device or a FIFO does when it is opened depends on who opens it, and it may block.
         _ => Err(Stop::Native),

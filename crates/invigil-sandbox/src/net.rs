@@ -121,19 +121,6 @@ fn is_local(address: &Address) -> bool {
     }
 }
 
-/// A duplicate of a descriptor of the caller.
-pub(crate) fn duplicate(caller: &Caller, fd: i32) -> Sys<OwnedFd> {
-    let pidfd = sys::pidfd_open(caller.pid, false)?;
-    match sys::pidfd_getfd(pidfd.as_fd(), fd) {
-        // A leader that has exited has no descriptors; its threads still do.
-        Err(Errno(libc::ESRCH)) => {
-            let thread = sys::pidfd_open(caller.tid, true)?;
-            sys::pidfd_getfd(thread.as_fd(), fd)
-        }
-        other => other,
-    }
-}
-
 /// Plans a call. None if it is not about sockets or says nothing that is a fact.
 pub(crate) fn plan(caller: &Caller, call: Call, ours: bool) -> Option<Planned> {
     let (fd, address, length, op) = match call {
@@ -148,7 +135,9 @@ pub(crate) fn plan(caller: &Caller, call: Call, ours: bool) -> Option<Planned> {
             length,
         } => (fd, address, length, NetOpKind::Bind),
         Call::Listen { fd } => {
-            let own = duplicate(caller, fd).and_then(|s| socket::own_address(s.as_fd()));
+            let own = caller
+                .duplicate(fd)
+                .and_then(|s| socket::own_address(s.as_fd()));
             let address = own.map_or(Address::Unnamed, |bytes| parse(caller, &bytes));
             return Some(Planned {
                 ops: vec![(NetOpKind::Listen, address)],
@@ -200,11 +189,12 @@ pub(crate) fn plan(caller: &Caller, call: Call, ours: bool) -> Option<Planned> {
 }
 
 fn plan_act(caller: &Caller, fd: i32, op: NetOpKind, address: Vec<u8>, local: bool) -> Sys<Act> {
-    let socket = duplicate(caller, fd)?;
+    let socket = caller.duplicate(fd)?;
     let kind = if op == NetOpKind::Bind {
         Kind::Bind
-    } else if socket::option(socket.as_fd(), libc::SO_TYPE)? == libc::SOCK_DGRAM
-        || socket::is_nonblocking(socket.as_fd())?
+    } else if socket::is_nonblocking(socket.as_fd())?
+        // To ourselves it makes no difference.
+        || !local && socket::option(socket.as_fd(), libc::SO_TYPE)? == libc::SOCK_DGRAM
     {
         Kind::Connect
     } else {
@@ -234,7 +224,8 @@ fn plan_send(caller: &Caller, fd: i32, messages: Vec<(Vec<u8>, i32)>) -> Option<
         return None;
     }
     // A connected stream ignores the address, and a netlink socket speaks to the kernel.
-    let stream = duplicate(caller, fd)
+    let stream = caller
+        .duplicate(fd)
         .and_then(|s| socket::option(s.as_fd(), libc::SO_TYPE))
         .is_ok_and(|kind| kind == libc::SOCK_STREAM);
     let mut ops = Vec::new();
@@ -313,6 +304,7 @@ mod tests {
             tid: pid,
             pid,
             cwd: paths::Cwd::default(),
+            process: paths::Held::default(),
         }
     }
 

@@ -26,6 +26,50 @@ pub(crate) struct Caller {
     pub(crate) pid: u32,
     /// The working directory, once somebody has asked for it.
     pub(crate) cwd: Cwd,
+    /// Its process, held, once somebody has asked for it.
+    pub(crate) process: Held,
+}
+
+/// A process that is held by a descriptor. It goes on meaning that process, whatever becomes of its number.
+pub(crate) type Held = Rc<OnceCell<HeldProcess>>;
+
+/// See [`Held`].
+#[derive(Debug)]
+pub(crate) struct HeldProcess(OwnedFd);
+
+/// How many processes are held before they are looked up each time.
+const PROCESSES_KEPT: usize = 64;
+
+impl Drop for HeldProcess {
+    fn drop(&mut self) {
+        PROCESSES.set(PROCESSES.get() - 1);
+    }
+}
+
+impl Caller {
+    /// A duplicate of one of its descriptors.
+    pub(crate) fn duplicate(&self, fd: i32) -> Sys<OwnedFd> {
+        let duplicated = match self.process.get() {
+            Some(held) => sys::pidfd_getfd(held.0.as_fd(), fd),
+            None => {
+                let pidfd = sys::pidfd_open(self.pid, false)?;
+                let duplicated = sys::pidfd_getfd(pidfd.as_fd(), fd);
+                if PROCESSES.get() < PROCESSES_KEPT {
+                    PROCESSES.set(PROCESSES.get() + 1);
+                    let _ = self.process.set(HeldProcess(pidfd));
+                }
+                duplicated
+            }
+        };
+        match duplicated {
+            // A leader that has exited has no descriptors; its threads still do.
+            Err(Errno(libc::ESRCH)) => {
+                let thread = sys::pidfd_open(self.tid, true)?;
+                sys::pidfd_getfd(thread.as_fd(), fd)
+            }
+            other => other,
+        }
+    }
 }
 
 /// A working directory, which processes share until one of them leaves it.
@@ -44,6 +88,7 @@ const DIRS_KEPT: usize = 128;
 
 thread_local! {
     static DIRS: Cell<usize> = const { Cell::new(0) };
+    static PROCESSES: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Drop for Dir {
@@ -470,6 +515,7 @@ mod tests {
             tid: pid,
             pid,
             cwd: Cwd::default(),
+            process: Held::default(),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use invigil_schema::{FileOp, NetOp, OsText, ProcessRef};
 
-use crate::paths::Cwd;
+use crate::paths::{Cwd, Held};
 use crate::sys::Sys;
 use crate::sys::fs::{self, At, cstring};
 
@@ -29,6 +29,8 @@ pub(crate) struct Process {
     pub(crate) threads: u32,
     /// Its working directory; None while a thread of it is changing it.
     pub(crate) cwd: Option<Cwd>,
+    /// Itself, held.
+    pub(crate) held: Held,
     /// Its next child is in other namespaces.
     pub(crate) child_differs: bool,
 }
@@ -107,6 +109,7 @@ impl Table {
             umask,
             threads: 0,
             cwd: Some(Cwd::default()),
+            held: Held::default(),
             child_differs: false,
         };
         if let Some(parent) = parent.and_then(|p| self.processes.get_mut(&p)) {

@@ -70,6 +70,7 @@ impl Observer {
         });
         let process = known.and_then(|pid| self.table.processes.get(&pid));
         let cwd = process.and_then(|p| p.cwd.clone()).unwrap_or_default();
+        let held = process.map(|p| p.held.clone()).unwrap_or_default();
         let process = process.map(|p| p.id);
         let Some(process) = process else {
             // Nothing unknown goes on.
@@ -91,6 +92,7 @@ impl Observer {
                 tid,
                 pid: process.pid,
                 cwd,
+                process: held,
             },
             process,
             via,

@@ -58,6 +58,40 @@ pub(crate) fn read_array<const N: usize>(tid: u32, address: u64) -> Sys<[u8; N]>
     }
 }
 
+/// Reads two short strings in one go. None if one of them is not short, or not within one page.
+pub(crate) fn read_two_strings(tid: u32, addresses: [u64; 2]) -> Option<[Vec<u8>; 2]> {
+    const PAGE: u64 = 4096;
+    const SHORT: u64 = 256;
+    let mut buffers = [[0u8; SHORT as usize]; 2];
+    let lengths = addresses.map(|at| (PAGE - at % PAGE).min(SHORT) as usize);
+    let [one, other] = &mut buffers;
+    let vector = |base: *mut u8, length| libc::iovec {
+        iov_base: base.cast(),
+        iov_len: length,
+    };
+    let local = [
+        vector(one.as_mut_ptr(), lengths[0]),
+        vector(other.as_mut_ptr(), lengths[1]),
+    ];
+    let remote = [
+        vector(addresses[0] as *mut u8, lengths[0]),
+        vector(addresses[1] as *mut u8, lengths[1]),
+    ];
+    // SAFETY: `local` describes the two buffers, which outlive the call; `remote` is checked by the kernel.
+    let read =
+        unsafe { libc::process_vm_readv(tid as i32, local.as_ptr(), 2, remote.as_ptr(), 2, 0) };
+    if read != (lengths[0] + lengths[1]) as isize {
+        return None;
+    }
+    let text = |i: usize| {
+        let text = &buffers[i][..lengths[i]];
+        text.iter()
+            .position(|&b| b == 0)
+            .map(|end| text[..end].to_vec())
+    };
+    Some([text(0)?, text(1)?])
+}
+
 /// Reads a string that ends in a zero byte, of at most `limit` bytes. `ENAMETOOLONG` if there is no end.
 pub(crate) fn read_string(tid: u32, address: u64, limit: usize) -> Sys<Vec<u8>> {
     match read_string_prefix(tid, address, limit)? {
