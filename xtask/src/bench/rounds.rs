@@ -38,6 +38,11 @@ pub(super) fn timed(what: impl FnOnce() -> Result) -> Result<Duration> {
 pub(super) struct Samples(Vec<f64>);
 
 impl Samples {
+    /// Times that were taken elsewhere.
+    pub(super) fn of(times: &[Duration]) -> Samples {
+        Samples(times.iter().map(Duration::as_secs_f64).collect())
+    }
+
     /// Seconds to something a second, or the like.
     pub(super) fn map(&self, change: impl Fn(f64) -> f64) -> Samples {
         Samples(self.0.iter().copied().map(change).collect())

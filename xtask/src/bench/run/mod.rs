@@ -11,12 +11,12 @@ use std::time::Duration;
 use self::workload::{Run, Workload};
 use super::machine;
 use super::report::{Goal, Part, Table};
-use super::rounds::{Samples, interleaved, number};
+use super::rounds::{Contestant, Samples, interleaved, number};
 use crate::child::{self, Program, Scratch, User};
 use crate::{Result, agree, release};
 
 /// How often everybody has a turn, and how long one may take.
-const ROUNDS: usize = 9;
+const ROUNDS: usize = 7;
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Measures everything, one table after the other.
@@ -88,6 +88,7 @@ impl Track {
                 "alone, ms",
                 "invigil ÷ alone",
                 "goal",
+                "processor time ÷ alone",
                 "records",
                 "µs a record",
                 "strace ÷ alone",
@@ -97,7 +98,8 @@ impl Track {
         );
         table.note(format!(
             "`invigil run` with its default settings but for what the name says, {} rounds. `µs a record` is what the run \
-             took longer, divided by the records of its journal. strace is `strace -f --seccomp-bpf` of the classes of calls \
+             took longer, divided by the records of its journal. Processor time is that of all processes, the supervisor's too; \
+             unlike the ratio of times it hardly depends on what else the machine does. strace is `strace -f --seccomp-bpf` of the classes of calls \
              that Invigil records, with its output thrown away; it cannot choose opens by their flags and so stops at all of \
              them.",
             self.rounds()
@@ -113,33 +115,37 @@ impl Track {
         let program = self.prepare(workload)?;
         let clean = self.shell(workload.clean, &program);
         let mut records = 0;
+        let mut processor = [Vec::new(), Vec::new()];
         let turn = |watched: &Program| {
             clean.succeed(self.scratch.path())?;
-            Ok(watched.succeed(self.scratch.path())?.took)
+            watched.succeed(self.scratch.path())
         };
         let watched = self.invigil(&program, workload.reads);
         let traced = program.under(strace_words());
-        let mut alone = |_| turn(&program);
+        let [of_alone, of_ours] = &mut processor;
+        let mut alone = |_| {
+            let ended = turn(&program)?;
+            of_alone.push(ended.processor);
+            Ok(ended.took)
+        };
         let mut ours = |_| {
             self.scratch.folder("home", User::Same)?;
-            let took = turn(&watched)?;
+            let ended = turn(&watched)?;
+            of_ours.push(ended.processor);
             records = self.records()?;
-            Ok(took)
+            Ok(ended.took)
         };
         let (alone, ours, theirs) = if self.strace {
-            let mut theirs = |_| turn(&traced);
-            let turns = [
-                &mut alone as super::rounds::Contestant<'_>,
-                &mut ours,
-                &mut theirs,
-            ];
+            let mut theirs = |_| Ok(turn(&traced)?.took);
+            let turns: [Contestant<'_>; 3] = [&mut alone, &mut ours, &mut theirs];
             let [alone, ours, theirs] = interleaved(self.rounds(), turns)?;
             (alone, ours, Some(theirs))
         } else {
-            let turns = [&mut alone as super::rounds::Contestant<'_>, &mut ours];
+            let turns: [Contestant<'_>; 2] = [&mut alone, &mut ours];
             let [alone, ours] = interleaved(self.rounds(), turns)?;
             (alone, ours, None)
         };
+        let [of_alone, of_ours] = processor.map(|times| Samples::of(&times[1..]));
         let ratio = ours.over(&alone);
         let each = ours
             .minus(&alone)
@@ -154,6 +160,7 @@ impl Track {
             alone.map(|seconds| seconds * 1e3).to_string(),
             ratio.to_string(),
             goal,
+            of_ours.over(&of_alone).to_string(),
             number(records as f64),
             if records > 100 {
                 each.to_string()

@@ -47,7 +47,7 @@ const C_BUILD: Workload = Workload {
     prepare: "sh prepare-units.sh $SIZE",
     clean: "rm -rf build program; mkdir build",
     run: Run::Words(&["/usr/bin/make", "-j2"]),
-    size: 40,
+    size: 24,
     quick: 6,
     ..NOTHING
 };
@@ -127,7 +127,7 @@ pub(super) const ALL: &[Workload] = &[
         inputs: &[("cpu.c", include_str!("programs/cpu.c"))],
         prepare: "gcc -O1 -o cpu cpu.c",
         run: Run::Words(&["./cpu", "SIZE000000"]),
-        size: 800,
+        size: 1_500,
         quick: 80,
         ..NOTHING
     },
