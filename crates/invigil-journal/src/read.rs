@@ -133,7 +133,7 @@ impl Reader {
         let error = self.lines.damaged(line.start, self.position.count, flaw);
         self.lines.reread(line.start);
         if unsealed && !fresh {
-            // It was so a while ago.
+            // It was so a while ago. Since then it may have been written over, or cut off for the next segment.
             return self.advance();
         }
         // Room, or a record that is being written over it.
