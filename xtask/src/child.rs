@@ -100,6 +100,10 @@ pub(crate) struct Ended {
     pub(crate) took: Duration,
     /// Processor time of it and of all that were waited for, in hundredths of a second. Not ours alone if several programs
     /// run at once.
+    #[cfg_attr(
+        not(feature = "bench"),
+        expect(dead_code, reason = "only the benchmark asks")
+    )]
     pub(crate) processor: Duration,
 }
 

@@ -118,6 +118,7 @@ impl Reader {
     /// The place in the buffer of the next record, or what is wrong and how long the line is that should be it. Damage
     /// is forgotten, so that the next call looks anew.
     fn advance(&mut self) -> Result<Option<Range<usize>>, (Error, usize)> {
+        let fresh = self.lines.start == self.lines.end;
         let Some(line) = self.lines.next_line().map_err(|error| (error, 0))? else {
             return Ok(None);
         };
@@ -131,7 +132,11 @@ impl Reader {
         let unsealed = flaw == Flaw::Unsealed;
         let error = self.lines.damaged(line.start, self.position.count, flaw);
         self.lines.reread(line.start);
-        // Room, or a record that is being written over it. If it has been since, then what is behind is no longer room.
+        if unsealed && !fresh {
+            // It was so a while ago. Since then it may have been written over, or cut off for the next segment.
+            return self.advance();
+        }
+        // Room, or a record that is being written over it.
         let ended = || Ok(unsealed && self.lines.only_room_behind(line.len())?);
         match ended() {
             Ok(true) => Ok(None),

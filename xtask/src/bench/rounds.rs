@@ -91,6 +91,9 @@ impl fmt::Display for Samples {
 
 /// Three digits that mean something, with marks between thousands.
 pub(super) fn number(value: f64) -> String {
+    if value < 0.0 {
+        return format!("−{}", number(-value));
+    }
     if value < 10.0 {
         return format!("{value:.2}");
     }
@@ -122,8 +125,8 @@ mod tests {
 
     #[test]
     fn numbers_for_people() {
-        let texts = [0.666, 12.34, 999.6, 1_234_567.0].map(number);
-        assert_eq!(texts, ["0.67", "12.3", "1,000", "1,234,567"]);
+        let texts = [0.666, 12.34, 999.6, 1_234_567.0, -1_234.5].map(number);
+        assert_eq!(texts, ["0.67", "12.3", "1,000", "1,234,567", "−1,234"]);
     }
 
     #[test]

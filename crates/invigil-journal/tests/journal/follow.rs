@@ -118,9 +118,15 @@ fn readers_do_not_see_how_room_is_written_over() {
 fn a_reader_that_has_seen_room_sees_what_is_written_there() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
+    let with_room = |segment_bytes| Options {
+        room_bytes: 10_000,
+        ..shared(segment_bytes)
+    };
     let journals = [
-        create(disk(path), shared(5000)),
-        Journal::open(disk(path), clock(), shared(9000)).unwrap().0,
+        create(disk(path), with_room(5000)),
+        Journal::open(disk(path), clock(), with_room(9000))
+            .unwrap()
+            .0,
     ];
     let mut reader = Reader::open(disk(path)).unwrap();
     reader.next().unwrap().unwrap();
@@ -129,7 +135,7 @@ fn a_reader_that_has_seen_room_sees_what_is_written_there() {
         if n % 5 > 0 {
             ticket.durable().unwrap();
         }
-        // What was read with this one is room, and the next is written over it.
+        // What was read with this one is room, and the next is written over it, or into the next segment.
         assert_eq!(reader.next().unwrap().unwrap().seq, n as u64);
         if n % 3 == 0 {
             assert!(reader.next().unwrap().is_none());

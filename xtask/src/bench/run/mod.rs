@@ -174,6 +174,10 @@ impl Track {
                 .as_ref()
                 .map_or_else(empty, |theirs| ours.over(theirs).to_string()),
             theirs.as_ref().map_or_else(empty, |theirs| {
+                // Where strace costs nothing, nobody can cost less.
+                if theirs.over(&alone).median() < 1.05 {
+                    return String::new();
+                }
                 Goal::Below(1.0).verdict_of(&ours.over(theirs))
             }),
         ]);
