@@ -239,12 +239,12 @@ impl Prepared {
         let (child_go, go) = sys::pipe().map_err(system("pipe"))?;
         // Vectors of pointers cannot be made in the child, which must not allocate.
         let argv = pointers(&self.argv);
-        let shell_argv = pointers(&self.shell_argv);
+        let mut shell_argv = pointers(&self.shell_argv);
         let env = pointers(&self.env);
-        let child = Child {
+        let mut child = Child {
             prepared: self,
             argv: &argv,
-            shell_argv: &shell_argv,
+            shell_argv: &mut shell_argv,
             env: &env,
             status: child_status.as_raw_fd(),
             go: child_go.as_raw_fd(),
@@ -380,7 +380,7 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
 struct Child<'a> {
     prepared: &'a Prepared,
     argv: &'a [*const libc::c_char],
-    shell_argv: &'a [*const libc::c_char],
+    shell_argv: &'a mut [*const libc::c_char],
     env: &'a [*const libc::c_char],
     status: RawFd,
     go: RawFd,
@@ -403,7 +403,7 @@ impl Child<'_> {
         unsafe { libc::_exit(127) }
     }
 
-    fn run(&self) -> ! {
+    fn run(&mut self) -> ! {
         // SAFETY: integers only; the signal dispositions and mask are set before anything can rely on them.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -518,20 +518,17 @@ impl Child<'_> {
         }
     }
 
-    fn exec(&self) -> ! {
+    fn exec(&mut self) -> ! {
         let mut error = Errno(libc::ENOENT);
-        for candidate in &self.prepared.candidates {
+        let prepared = self.prepared;
+        for candidate in &prepared.candidates {
             self.try_exec(candidate, self.argv);
             match sys::errno() {
                 Errno(libc::ENOENT | libc::ENOTDIR) => {}
                 Errno(libc::ENOEXEC) => {
                     // The shell gets the path that was found, not the name that was asked for.
-                    let mut argv = [std::ptr::null(); 4096];
-                    let count = self.shell_argv.len().min(argv.len() - 1);
-                    argv[..count].copy_from_slice(&self.shell_argv[..count]);
-                    argv[1] = candidate.as_ptr();
-                    argv[count] = std::ptr::null();
-                    self.try_exec(c"/bin/sh", &argv);
+                    self.shell_argv[1] = candidate.as_ptr();
+                    self.try_exec(c"/bin/sh", self.shell_argv);
                     error = sys::errno();
                 }
                 Errno(libc::EACCES) => error = Errno(libc::EACCES),
