@@ -388,10 +388,10 @@ impl Shared {
         events: impl IntoIterator<Item = (Origin, &'a Event)>,
     ) -> Result<(), Error> {
         let (chain, length) = (state.chain, state.buffer.len());
+        // What is put into the order together has one time.
+        let now = self.clock.now();
         for (origin, event) in events {
-            let sealed = state
-                .chain
-                .seal(&mut state.buffer, self.clock.now(), origin, event);
+            let sealed = state.chain.seal(&mut state.buffer, now, origin, event);
             match sealed {
                 Ok(position) => state.chain = position,
                 Err(error) => {
