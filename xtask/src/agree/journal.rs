@@ -91,7 +91,9 @@ impl Journal {
         Some(fact::file(File {
             op,
             // strace says it of descriptors only, and of none that is a directory.
-            path: text(&data["path"]).replace(" (deleted)", ""),
+            path: text(&data["path"])
+                .trim_start_matches("(deleted)")
+                .replace(" (deleted)", ""),
             to: data.get("to").map(text),
             flags,
             mode: data["mode"].as_u64().map(|mode| mode as u32),

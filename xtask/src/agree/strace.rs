@@ -394,6 +394,11 @@ impl Reader<'_> {
         addresses.dedup();
         let socket = line::file_of(call.argument(0)).unwrap_or_default();
         for address in addresses.into_iter().flatten() {
+            // A socket in the file system is named by where it is, like every other file.
+            let address = match address.strip_prefix("unix /") {
+                Some(path) => format!("unix {}", resolve(&format!("/{path}"), Follow::Yes)),
+                None => address,
+            };
             // A stream is connected and ignores the address; netlink speaks to the kernel.
             let sends_nothing = socket.starts_with("TCP")
                 || socket.contains("-STREAM")
