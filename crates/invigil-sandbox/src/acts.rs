@@ -12,6 +12,8 @@ use crate::sys::fs;
 /// What we would do.
 #[derive(Debug)]
 pub(crate) enum Act {
+    /// It is open already, for reading, which changes nothing.
+    Give(OwnedFd),
     Open {
         target: Target,
         flags: i32,
@@ -100,9 +102,10 @@ pub(crate) enum Done {
 /// Does what was planned. `ELOOP` from here is the caller's.
 pub(crate) fn perform(act: Act) -> Sys<Done> {
     match act {
+        Act::Give(fd) => return Ok(Done::Opened(fd)),
         Act::Open { target, flags } => {
             let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-            let fd = fs::open(fs::At::Cwd, &target.handle(), flags | libc::O_NOCTTY, 0, 0)?;
+            let fd = fs::reopen(target.fd.as_fd(), flags | libc::O_NOCTTY)?;
             return Ok(Done::Opened(fd));
         }
         Act::Create { at, flags, mode } => {

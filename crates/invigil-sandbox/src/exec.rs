@@ -27,6 +27,18 @@ pub(crate) struct Image {
 /// Which state of which file a digest is of.
 type FileState = (u64, u64, i64, i64, i64, i64, i64);
 
+fn state(stat: &libc::stat) -> FileState {
+    (
+        stat.st_dev,
+        stat.st_ino,
+        stat.st_size,
+        stat.st_mtime,
+        stat.st_mtime_nsec,
+        stat.st_ctime,
+        stat.st_ctime_nsec,
+    )
+}
+
 /// Digests of executables, by the state of the file.
 #[derive(Debug, Default)]
 pub(crate) struct Digests(HashMap<FileState, Digest>);
@@ -35,20 +47,11 @@ impl Digests {
     /// The digest of what `pid` runs; None if it cannot be read.
     fn of(&mut self, pid: u32) -> Sys<Option<Digest>> {
         let path = cstring(format!("/proc/{pid}/exe"))?;
-        let held = fs::open(At::Cwd, &path, libc::O_RDONLY, 0, 0)?;
-        let stat = fs::fstat(held.as_fd())?;
-        let state = (
-            stat.st_dev,
-            stat.st_ino,
-            stat.st_size,
-            stat.st_mtime,
-            stat.st_mtime_nsec,
-            stat.st_ctime,
-            stat.st_ctime_nsec,
-        );
-        if let Some(digest) = self.0.get(&state) {
+        if let Some(digest) = self.0.get(&state(&fs::stat(At::Cwd, &path)?)) {
             return Ok(Some(*digest));
         }
+        let held = fs::open(At::Cwd, &path, libc::O_RDONLY, 0, 0)?;
+        let state = state(&fs::fstat(held.as_fd())?);
         let mut hasher = sha2::Sha256::new();
         let mut file = std::fs::File::from(held);
         if std::io::copy(&mut file, &mut HashWriter(&mut hasher)).is_err() {
@@ -80,20 +83,20 @@ fn link(pid: u32, name: &str) -> OsText {
     read.map_or_else(|_| "(unreadable)".into(), Into::into)
 }
 
-/// Looks at a process that has just loaded a program.
-pub(crate) fn look(pid: u32, digests: &mut Digests) -> Image {
+/// Looks at a process that has just loaded a program. `cwd` is its directory if that is known.
+pub(crate) fn look(pid: u32, cwd: Option<Vec<u8>>, digests: &mut Digests) -> Image {
     let (argv, cut) = arguments(pid).unwrap_or_default();
     Image {
         executable: link(pid, "exe"),
         argv,
         cut,
-        cwd: link(pid, "cwd"),
+        cwd: cwd.map_or_else(|| link(pid, "cwd"), Into::into),
         sha256: digests.of(pid).ok().flatten(),
     }
 }
 
 fn arguments(pid: u32) -> Sys<(Vec<OsText>, u64)> {
-    let bytes = fs::read_all(&cstring(format!("/proc/{pid}/cmdline"))?)?;
+    let bytes = fs::read_dense(&cstring(format!("/proc/{pid}/cmdline"))?)?;
     Ok(split_arguments(&bytes, ARGUMENTS_MAX))
 }
 
@@ -129,10 +132,13 @@ mod tests {
     #[test]
     fn our_own_image() {
         let mut digests = Digests::default();
-        let image = look(std::process::id(), &mut digests);
+        let image = look(std::process::id(), None, &mut digests);
         assert!(image.executable.as_bytes().starts_with(b"/"));
         assert!(image.sha256.is_some());
-        assert_eq!(look(std::process::id(), &mut digests).sha256, image.sha256);
+        assert_eq!(
+            look(std::process::id(), None, &mut digests).sha256,
+            image.sha256
+        );
         assert_eq!(digests.0.len(), 1);
     }
 }

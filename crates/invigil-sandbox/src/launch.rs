@@ -18,6 +18,7 @@ use crate::api::{LaunchError, LaunchSpec, Stdio};
 use crate::filter::{self, Trap};
 use crate::sys::{self, Sys, fs, landlock, ptrace};
 use crate::traps::{self, Scope};
+use crate::waker;
 
 /// Where a launch can fail in the child; also the tags of its messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -201,7 +202,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         program: trap.map_or_else(Vec::new, |t| filter::compile(&traps::rules(scope), t)),
         trap,
         landlock,
-        mask: sys::current_mask(None),
+        mask: waker::command_mask(),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })

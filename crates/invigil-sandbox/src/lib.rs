@@ -26,6 +26,7 @@ pub mod probe;
 mod protect;
 mod sys;
 mod table;
+mod together;
 mod traps;
 mod waker;
 mod walk;
@@ -36,3 +37,4 @@ pub use api::{
     Sink, SinkError, Stdio,
 };
 pub use handle::{Handle, launch};
+pub use waker::leave_child_signals;

@@ -4,9 +4,10 @@
 //! so the file that is judged, the file that is reported and the file that is changed are the same file.
 
 use std::cell::{Cell, OnceCell, RefCell};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::LazyLock;
 
 use invigil_schema::Errno;
 
@@ -16,6 +17,7 @@ use crate::sys::{self, Sys};
 /// The longest path that the kernel takes, with its zero byte.
 pub(crate) const PATH_MAX: usize = 4096;
 const NO_MAGIC: u64 = libc::RESOLVE_NO_MAGICLINKS;
+const NO_LINKS: u64 = libc::RESOLVE_NO_SYMLINKS | NO_MAGIC;
 
 /// Who makes a call.
 #[derive(Debug, Clone)]
@@ -99,10 +101,18 @@ impl Drop for Dir {
 
 impl Dir {
     fn new(fd: OwnedFd) -> Rc<Dir> {
+        Dir::with(fd, None)
+    }
+
+    fn called(fd: OwnedFd, path: Vec<u8>) -> Rc<Dir> {
+        Dir::with(fd, Some(path))
+    }
+
+    fn with(fd: OwnedFd, path: Option<Vec<u8>>) -> Rc<Dir> {
         DIRS.set(DIRS.get() + 1);
         Rc::new(Dir {
             fd,
-            path: RefCell::new(None),
+            path: RefCell::new(path),
         })
     }
 
@@ -113,6 +123,11 @@ impl Dir {
         let path = outside_of_us(self.fd.as_fd())?;
         *self.path.borrow_mut() = Some(path.clone());
         Ok(path)
+    }
+
+    /// What it is called, if that has been asked before.
+    pub(crate) fn known_path(&self) -> Option<Vec<u8>> {
+        self.path.borrow().clone()
     }
 
     /// Forgets the path if something on the way to it has been renamed.
@@ -174,6 +189,8 @@ pub(crate) fn read_any_path(caller: &Caller, address: u64) -> Sys<Vec<u8>> {
 pub(crate) struct Base {
     start: Start,
     text: Vec<u8>,
+    /// The path, once it is known that no symbolic link stands on the way.
+    straight: RefCell<Option<Vec<u8>>>,
 }
 
 #[derive(Debug)]
@@ -253,16 +270,21 @@ fn dir_path(caller: &Caller, dir: i32) -> String {
 }
 
 impl Base {
+    fn new(start: Start, text: impl Into<Vec<u8>>) -> Base {
+        Base {
+            start,
+            text: text.into(),
+            straight: RefCell::new(None),
+        }
+    }
+
     /// Finds where `text` starts for the caller.
     pub(crate) fn of(caller: &Caller, dir: i32, text: &[u8]) -> Result<Base, Stop> {
         if text.is_empty() {
             return Err(Stop::Fail(Errno(libc::ENOENT)));
         }
         if text[0] != b'/' {
-            return Ok(Base {
-                start: open_dir(caller, dir)?,
-                text: text.to_vec(),
-            });
+            return Ok(Base::new(open_dir(caller, dir)?, text));
         }
         for (prefix, number) in [
             (&b"/dev/stdin"[..], 0),
@@ -270,10 +292,7 @@ impl Base {
             (b"/dev/stderr", 2),
         ] {
             if text == prefix {
-                return Ok(Base {
-                    start: Start::File(number),
-                    text: Vec::new(),
-                });
+                return Ok(Base::new(Start::File(number), *b""));
             }
         }
         if let Some(rest) = strip(text, b"/dev/fd") {
@@ -288,15 +307,9 @@ impl Base {
         }
         if let Some(rest) = strip(text, b"/proc/thread-self") {
             let text = [format!("/proc/{pid}/task/{}/", caller.tid).as_bytes(), rest].concat();
-            return Ok(Base {
-                start: Start::Root,
-                text,
-            });
+            return Ok(Base::new(Start::Root, text));
         }
-        Ok(Base {
-            start: Start::Root,
-            text: text.to_vec(),
-        })
+        Ok(Base::new(Start::Root, text))
     }
 
     /// Continues a symbolic link that stands in a directory of ours.
@@ -304,10 +317,7 @@ impl Base {
         if text.first() == Some(&b'/') {
             return Base::of(caller, libc::AT_FDCWD, text);
         }
-        Ok(Base {
-            start: Start::Dir(Rc::clone(&link.parent)),
-            text: text.to_vec(),
-        })
+        Ok(Base::new(Start::Dir(Rc::clone(&link.parent)), text))
     }
 
     fn in_proc(caller: &Caller, rest: &[u8]) -> Result<Base, Stop> {
@@ -320,22 +330,13 @@ impl Base {
             } else {
                 rest.to_vec()
             };
-            return Ok(Base {
-                start: open_dir(caller, libc::AT_FDCWD)?,
-                text,
-            });
+            return Ok(Base::new(open_dir(caller, libc::AT_FDCWD)?, text));
         }
         if let Some(rest) = strip(rest, b"root") {
-            return Ok(Base {
-                start: Start::Root,
-                text: [b"/", rest].concat(),
-            });
+            return Ok(Base::new(Start::Root, [b"/", rest].concat()));
         }
         let text = [format!("/proc/{}/", caller.pid).as_bytes(), rest].concat();
-        Ok(Base {
-            start: Start::Root,
-            text,
-        })
+        Ok(Base::new(Start::Root, text))
     }
 
     fn in_fds(caller: &Caller, rest: &[u8]) -> Result<Base, Stop> {
@@ -350,15 +351,9 @@ impl Base {
             return Err(Stop::Native);
         };
         if rest.is_empty() {
-            return Ok(Base {
-                start: Start::File(fd),
-                text: Vec::new(),
-            });
+            return Ok(Base::new(Start::File(fd), *b""));
         }
-        Ok(Base {
-            start: open_dir(caller, fd)?,
-            text: rest.to_vec(),
-        })
+        Ok(Base::new(open_dir(caller, fd)?, rest))
     }
 
     fn at(&self) -> At<'_> {
@@ -384,18 +379,88 @@ impl Base {
             }
             Start::Root | Start::Dir(_) => {
                 let text = cstring(self.text.clone()).map_err(Stop::Fail)?;
-                fs::open(
-                    self.at(),
-                    &text,
-                    libc::O_PATH | flags,
-                    0,
-                    resolve | NO_MAGIC,
-                )
-                .map_err(stop)?
+                let flags = libc::O_PATH | flags;
+                match self.open_straight(&text, &self.text, flags, resolve) {
+                    Some((opened, path)) => {
+                        return match opened {
+                            Ok(fd) => Ok(Target { fd, path }),
+                            Err(error) => {
+                                *self.straight.borrow_mut() = Some(path);
+                                Err(stop(error))
+                            }
+                        };
+                    }
+                    None => {
+                        fs::open(self.at(), &text, flags, 0, resolve | NO_MAGIC).map_err(stop)?
+                    }
+                }
             }
         };
         let path = outside_of_us(fd.as_fd())?;
         Ok(Target { fd, path })
+    }
+
+    /// The path of something that could not be held, if it is known that no symbolic link stands on the way to it.
+    pub(crate) fn straight_path(&self) -> Option<Vec<u8>> {
+        self.straight.borrow().clone()
+    }
+
+    /// Opens `text` if no symbolic link stands on the way, and says what it is called: where there are no links and no
+    /// `..`, a path is its own resolution, and nobody has to be asked for it. None if there are any.
+    fn open_straight(
+        &self,
+        text: &CStr,
+        plain: &[u8],
+        flags: i32,
+        resolve: u64,
+    ) -> Option<(Sys<OwnedFd>, Vec<u8>)> {
+        if plain.split(|&b| b == b'/').any(|part| part == b"..") {
+            return None;
+        }
+        let start = match &self.start {
+            Start::Root => Vec::new(),
+            Start::Dir(dir) => dir.path().ok()?,
+            Start::File(_) => return None,
+        };
+        if start.first().is_some_and(|&b| b != b'/') {
+            return None;
+        }
+        let path = join(&start, plain);
+        if is_us(&path) {
+            return None;
+        }
+        match fs::open(self.at(), text, flags, 0, resolve | NO_LINKS) {
+            Err(Errno(libc::ELOOP)) => None,
+            opened => Some((opened, path)),
+        }
+    }
+
+    /// Opens a file for reading at once, with the path that it has. None if that takes more than this.
+    pub(crate) fn read_straight(&self, flags: i32) -> Option<Result<Target, Stop>> {
+        if matches!(self.start, Start::File(_)) {
+            return None;
+        }
+        let text = cstring(self.text.clone()).ok()?;
+        // What a device or a FIFO does when it is opened depends on who opens it, and it may block.
+        let kind = fs::stat(self.at(), &text).map(|stat| stat.st_mode & libc::S_IFMT);
+        let flags = match kind {
+            Ok(libc::S_IFREG | libc::S_IFDIR) => flags | libc::O_NOCTTY,
+            Ok(_) => return None,
+            // It is not there, or cannot be reached. Where that ends says what it is called.
+            Err(_) => libc::O_PATH,
+        };
+        let (opened, path) = self.open_straight(&text, &self.text, flags, 0)?;
+        if path.starts_with(b"/proc/") {
+            return None;
+        }
+        match opened {
+            Ok(_) if kind.is_err() => None,
+            Ok(fd) => Some(Ok(Target { fd, path })),
+            Err(error) => {
+                *self.straight.borrow_mut() = Some(path);
+                Some(Err(stop(error)))
+            }
+        }
     }
 
     /// Holds the directory that the last name of the path stands in.
@@ -413,9 +478,12 @@ impl Base {
         let parent = match (&self.start, dir) {
             (Start::Dir(base), b".") => Rc::clone(base),
             _ => {
-                let dir = cstring(dir).map_err(Stop::Fail)?;
+                let text = cstring(dir).map_err(Stop::Fail)?;
                 let flags = libc::O_PATH | libc::O_DIRECTORY;
-                Dir::new(fs::open(self.at(), &dir, flags, 0, NO_MAGIC).map_err(stop)?)
+                match self.open_straight(&text, dir, flags, 0) {
+                    Some((opened, path)) => Dir::called(opened.map_err(stop)?, path),
+                    None => Dir::new(fs::open(self.at(), &text, flags, 0, NO_MAGIC).map_err(stop)?),
+                }
             }
         };
         let path = join(&parent.path()?, name);
@@ -451,11 +519,17 @@ fn open_dir(caller: &Caller, dir: i32) -> Result<Start, Stop> {
 /// The path behind a descriptor; native if the way led to our own entry in `/proc`, where the caller's was meant.
 fn outside_of_us(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Stop> {
     let path = fs::path_of(fd).map_err(|_| Stop::Native)?;
-    let ours = format!("/proc/{}", std::process::id());
-    if strip(&path, ours.as_bytes()).is_some() {
+    if is_us(&path) {
         return Err(Stop::Native);
     }
     Ok(path)
+}
+
+/// Whether a path leads to our own entry in `/proc`.
+fn is_us(path: &[u8]) -> bool {
+    static OURS: LazyLock<Vec<u8>> =
+        LazyLock::new(|| format!("/proc/{}", std::process::id()).into_bytes());
+    path.starts_with(b"/proc/") && strip(path, &OURS).is_some()
 }
 
 /// A directory and what is in it, without `.`, `..` and doubled slashes.
@@ -558,10 +632,7 @@ mod tests {
         let us = us();
         for text in [&b"/proc/self/../self/fd/0"[..], b"/proc/self/../self/comm"] {
             // Not the caller's /proc/self by its text, and ours by what it leads to.
-            let base = Base {
-                start: Start::Root,
-                text: text.to_vec(),
-            };
+            let base = Base::new(Start::Root, text);
             assert_eq!(base.target(&us, 0, 0).unwrap_err(), Stop::Native);
         }
     }

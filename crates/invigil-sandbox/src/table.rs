@@ -148,7 +148,7 @@ impl Table {
 
 /// Field 22 of `/proc/PID/stat`. The name in front of it may hold anything, brackets and spaces included.
 pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = fs::read_all(&cstring(format!("/proc/{pid}/stat")).ok()?).ok()?;
+    let stat = fs::read_dense(&cstring(format!("/proc/{pid}/stat")).ok()?).ok()?;
     let after_name = stat.iter().rposition(|&b| b == b')')? + 1;
     let field = stat[after_name..].split(|&b| b == b' ').nth(20)?;
     str::from_utf8(field).ok()?.parse().ok()

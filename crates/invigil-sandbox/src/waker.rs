@@ -2,11 +2,12 @@
 //!
 //! `SIGCHLD` is sent to the process, and any thread may get it. An observer takes it only while it waits, which
 //! interrupts the waiting; a handler on any other thread rings every observer's bell. So none is ever missed, whoever
-//! gets it, and the usual case costs one signal and no write.
+//! gets it. A program that calls [`leave_child_signals`] before it makes threads has the observer woken at once each
+//! time; otherwise the kernel mostly wakes the main thread first.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use invigil_schema::Errno;
@@ -46,6 +47,25 @@ fn install_handler() {
             libc::sigaction(libc::SIGCHLD, &action, std::ptr::null_mut());
         }
     });
+}
+
+/// Whether the program has kept `SIGCHLD` back on our behalf.
+static KEPT_BACK: AtomicBool = AtomicBool::new(false);
+
+/// Leaves `SIGCHLD` to the threads that watch runs: the calling thread, and those that it makes from now on, do not
+/// take it. Commands are started without this mask. To be called first thing in `main`; not needed, but faster.
+pub fn leave_child_signals() {
+    let before = sys::current_mask(None);
+    if !sys::holds(&before, libc::SIGCHLD) {
+        KEPT_BACK.store(true, Ordering::Release);
+        sys::block_signal(libc::SIGCHLD);
+    }
+}
+
+/// The mask that a command starts with: that of the calling thread, but for what is only ours.
+pub(crate) fn command_mask() -> libc::sigset_t {
+    let ours = KEPT_BACK.load(Ordering::Acquire);
+    sys::current_mask(ours.then_some(libc::SIGCHLD))
 }
 
 /// What somebody outside wants of an observer.

@@ -11,6 +11,7 @@ mod ui;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    invigil_sandbox::leave_child_signals();
     match commands::dispatch(args::parse()) {
         Ok(code) => ExitCode::from(code),
         Err(error) => error.report(),

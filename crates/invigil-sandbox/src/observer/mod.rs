@@ -23,6 +23,7 @@ use crate::launch::{Launched, Prepared};
 use crate::protect::Protected;
 use crate::sys::{self, fs, landlock, ptrace, seccomp};
 use crate::table::{self, Rights, Table};
+use crate::together::Together;
 use crate::waker::{Mailbox, Order};
 use crate::watchdog::Watchdog;
 
@@ -79,6 +80,7 @@ struct Observer {
     waiting_mask: libc::sigset_t,
     census: Census,
     watchdog: Watchdog,
+    together: Together,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -181,6 +183,7 @@ impl Observer {
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
             watchdog: Watchdog::new(config.patience, census.clone()),
             census,
+            together: Together::default(),
         };
         let mut launched = prepared.start()?;
         observer.killable = launched.killable;

@@ -196,7 +196,8 @@ impl Observer {
         let (Via::Notification(id), Some(listener)) = (trapped.via, &self.listener) else {
             return;
         };
-        match seccomp::inject(listener.as_fd(), id, fd.as_fd(), close_on_exec) {
+        let give = || seccomp::inject(listener.as_fd(), id, fd.as_fd(), close_on_exec);
+        match self.together.hand_over(trapped.caller.tid, give) {
             Ok(_) | Err(Errno(libc::ENOENT)) => {}
             // The caller has no room for the descriptor. What the open did to the file is done.
             Err(error) => {

@@ -268,7 +268,17 @@ impl Observer {
     }
 
     fn on_exec(&mut self, pid: u32) {
-        let old = ptrace::event_message(pid).map_or(pid, |tid| tid as u32);
+        // Only a thread can be another than the leader that it becomes.
+        let alone = self
+            .table
+            .processes
+            .get(&pid)
+            .is_some_and(|p| p.threads <= 1);
+        let old = if alone {
+            pid
+        } else {
+            ptrace::event_message(pid).map_or(pid, |tid| tid as u32)
+        };
         let pending = self
             .table
             .tasks
@@ -285,7 +295,11 @@ impl Observer {
             Some(Pending::Exec { asked, found }) => (Some(asked), Some(found)),
             _ => (None, None),
         };
-        let image = exec::look(pid, &mut self.digests);
+        let cwd = self.table.processes.get(&pid).and_then(|p| p.cwd.as_ref());
+        let cwd = cwd
+            .and_then(|cwd| cwd.get())
+            .and_then(|dir| dir.known_path());
+        let image = exec::look(pid, cwd, &mut self.digests);
         if let Some(process) = self.table.processes.get(&pid) {
             let (id, parent) = (process.id, process.parent);
             if found.is_none_or(|found| found != image.executable) {

@@ -1,7 +1,8 @@
 //! Files, by directory descriptor and name.
 
 use std::ffi::{CStr, CString};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::LazyLock;
 
 use invigil_schema::Errno;
 
@@ -81,11 +82,33 @@ pub(crate) fn readlink(at: At<'_>, path: &CStr) -> Sys<Vec<u8>> {
 /// What the kernel calls the file behind a descriptor of ours. The former path of a file that is gone follows
 /// `(deleted)`, so that it is not mistaken for one that is there.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Sys<Vec<u8>> {
-    let path = readlink(At::Cwd, &own_fd_path(fd))?;
+    let path = match OWN_FDS.as_ref() {
+        Some(dir) => readlink(At::Dir(dir.as_fd()), &number(fd))?,
+        None => readlink(At::Cwd, &own_fd_path(fd))?,
+    };
     // The kernel's own mark could also be the end of a name.
     match path.strip_suffix(b" (deleted)") {
         Some(former) if fstat(fd)?.st_nlink == 0 => Ok([b"(deleted)", former].concat()),
         _ => Ok(path),
+    }
+}
+
+/// Our own descriptors, as a directory: from here a link is one step away.
+static OWN_FDS: LazyLock<Option<OwnedFd>> = LazyLock::new(|| {
+    let flags = libc::O_PATH | libc::O_DIRECTORY;
+    open(At::Cwd, c"/proc/self/fd", flags, 0, 0).ok()
+});
+
+fn number(fd: BorrowedFd<'_>) -> CString {
+    // Digits hold no zero byte.
+    CString::new(fd.as_raw_fd().to_string()).unwrap_or_default()
+}
+
+/// Opens what a descriptor of ours holds once more.
+pub(crate) fn reopen(fd: BorrowedFd<'_>, flags: i32) -> Sys<OwnedFd> {
+    match OWN_FDS.as_ref() {
+        Some(dir) => open(At::Dir(dir.as_fd()), &number(fd), flags, 0, 0),
+        None => open(At::Cwd, &own_fd_path(fd), flags, 0, 0),
     }
 }
 
@@ -101,6 +124,16 @@ pub(crate) fn fstat(fd: BorrowedFd<'_>) -> Sys<libc::stat> {
     unsafe {
         let mut stat = std::mem::zeroed();
         check(libc::fstat(fd.as_raw_fd(), &mut stat))?;
+        Ok(stat)
+    }
+}
+
+/// `stat`, following symbolic links.
+pub(crate) fn stat(at: At<'_>, path: &CStr) -> Sys<libc::stat> {
+    // SAFETY: all-zero is a valid `stat`, and the call only fills it; `path` ends in a zero byte.
+    unsafe {
+        let mut stat = std::mem::zeroed();
+        check(libc::fstatat(at.raw(), path.as_ptr(), &mut stat, 0))?;
         Ok(stat)
     }
 }
@@ -228,6 +261,22 @@ pub(crate) fn exists(path: &CStr) -> bool {
 pub(crate) fn read_all(path: &CStr) -> Sys<Vec<u8>> {
     let fd = open(At::Cwd, path, libc::O_RDONLY, 0, 0)?;
     read_fd(fd, usize::MAX)
+}
+
+/// The same for a file that fills whatever room it gets unless it ends, as `stat` and `cmdline` of a process do.
+pub(crate) fn read_dense(path: &CStr) -> Sys<Vec<u8>> {
+    let fd = open(At::Cwd, path, libc::O_RDONLY, 0, 0)?;
+    let mut bytes = vec![0; 4096];
+    // SAFETY: the buffer has the length that is given.
+    let read = check(unsafe {
+        libc::read(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len()) as i64
+    })?;
+    let filled = read as usize == bytes.len();
+    bytes.truncate(read as usize);
+    if filled {
+        bytes.extend(read_fd(fd, usize::MAX)?);
+    }
+    Ok(bytes)
 }
 
 /// Reads a descriptor to its end, or to a limit.

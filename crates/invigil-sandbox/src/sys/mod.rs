@@ -209,6 +209,12 @@ pub(crate) fn current_mask(without: Option<i32>) -> libc::sigset_t {
     }
 }
 
+/// Whether a mask keeps a signal away.
+pub(crate) fn holds(mask: &libc::sigset_t, signal: i32) -> bool {
+    // SAFETY: `mask` is a valid set.
+    unsafe { libc::sigismember(mask, signal) == 1 }
+}
+
 /// Keeps a signal away from the calling thread.
 pub(crate) fn block_signal(signal: i32) {
     // SAFETY: an all-zero set is a valid set.
@@ -278,4 +284,46 @@ pub(crate) fn kernel_release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease")
         .map(|text| text.trim().to_owned())
         .unwrap_or_default()
+}
+
+/// The processor that the calling thread runs on.
+pub(crate) fn current_processor() -> Option<usize> {
+    // SAFETY: no arguments.
+    usize::try_from(unsafe { libc::sched_getcpu() }).ok()
+}
+
+/// Where a thread may run when it is not kept anywhere.
+pub(crate) struct Processors {
+    tid: u32,
+    usual: libc::cpu_set_t,
+}
+
+impl Processors {
+    /// Keeps a thread on one processor. None if it has no choice already, or may not be there.
+    pub(crate) fn keep(tid: u32, processor: usize) -> Option<Processors> {
+        const SIZE: usize = size_of::<libc::cpu_set_t>();
+        // SAFETY: all-zero sets are valid, the calls touch nothing else, and the number is within the set.
+        unsafe {
+            let mut usual: libc::cpu_set_t = std::mem::zeroed();
+            check(libc::sched_getaffinity(tid as i32, SIZE, &mut usual)).ok()?;
+            if processor >= SIZE * 8
+                || !libc::CPU_ISSET(processor, &usual)
+                || libc::CPU_COUNT(&usual) == 1
+            {
+                return None;
+            }
+            let mut one: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(processor, &mut one);
+            check(libc::sched_setaffinity(tid as i32, SIZE, &one)).ok()?;
+            Some(Processors { tid, usual })
+        }
+    }
+
+    /// Lets it go where it likes.
+    pub(crate) fn release(self) {
+        // SAFETY: the set is the one that the kernel gave.
+        unsafe {
+            libc::sched_setaffinity(self.tid as i32, size_of::<libc::cpu_set_t>(), &self.usual)
+        };
+    }
 }
