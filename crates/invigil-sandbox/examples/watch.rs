@@ -1,7 +1,7 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] [--landlock] -- COMMAND…`
+//! [--deny SUBSTRING] [--exact] [--landlock] -- COMMAND…`
 
 #![expect(clippy::print_stderr, reason = "a program for people and tests")]
 
@@ -52,6 +52,7 @@ fn main() {
     let mut reads = false;
     let mut quiet = false;
     let mut landlock = false;
+    let mut exact = false;
     let mut protect = Vec::new();
     let mut out = None;
     let mut deny = None;
@@ -69,6 +70,7 @@ fn main() {
             }
             Some("--reads") => reads = true,
             Some("--quiet") => quiet = true,
+            Some("--exact") => exact = true,
             Some("--landlock") => landlock = true,
             Some("--protect") => protect.push(value().into()),
             Some("--out") => out = Some(value()),
@@ -82,7 +84,7 @@ fn main() {
     let mut spec = LaunchSpec::new(args);
     (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
     spec.stdin = Stdio::Inherit;
-    spec.landlock = landlock;
+    (spec.landlock, spec.exact) = (landlock, exact);
     let file: Box<dyn Write + Send> = match out {
         Some(path) => Box::new(BufWriter::new(File::create(path).expect("the output file"))),
         None => Box::new(std::io::stderr()),

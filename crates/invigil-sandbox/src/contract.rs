@@ -77,7 +77,7 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
             match order {
                 Order::Signal(signal) => watch.signal(signal),
                 Order::Kill => watch.killed = Some(Killed::Asked),
-                Order::Answer(..) | Order::Connected(..) => {}
+                Order::Answer(..) | Order::Connected(..) | Order::Opened(..) => {}
             }
         }
     }

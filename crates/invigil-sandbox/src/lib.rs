@@ -14,6 +14,7 @@ mod api;
 mod calls;
 mod census;
 mod contract;
+mod exactly;
 mod exec;
 mod files;
 mod filter;

@@ -214,6 +214,14 @@ pub(crate) struct Located {
 }
 
 impl Located {
+    pub(crate) fn new(dir: OwnedFd, name: CString, path: Vec<u8>) -> Located {
+        Located {
+            parent: Dir::new(dir),
+            name,
+            path,
+        }
+    }
+
     /// As system calls take it.
     pub(crate) fn at(&self) -> At<'_> {
         At::Dir(self.parent.fd.as_fd())
@@ -356,7 +364,12 @@ impl Base {
         Ok(Base::new(open_dir(caller, fd)?, rest))
     }
 
-    fn at(&self) -> At<'_> {
+    /// The directory that a relative path of the caller starts at.
+    pub(crate) fn start(caller: &Caller, dir: i32) -> Result<Base, Stop> {
+        Ok(Base::new(open_dir(caller, dir)?, *b""))
+    }
+
+    pub(crate) fn at(&self) -> At<'_> {
         match &self.start {
             Start::Dir(dir) => At::Dir(dir.fd.as_fd()),
             Start::Root | Start::File(_) => At::Cwd,

@@ -34,6 +34,7 @@ use settle::Suspended;
 pub(crate) struct Config {
     pub(crate) tier: Tier,
     pub(crate) reads: bool,
+    pub(crate) exact: bool,
     pub(crate) protected: Vec<PathBuf>,
     pub(crate) patience: Duration,
 }
@@ -48,6 +49,8 @@ const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// A run that is watched.
 struct Observer {
     tier: Tier,
+    /// Nothing that was judged is left to the kernel.
+    exact: bool,
     listener: Option<OwnedFd>,
     /// Trapped calls wait for their answer whatever signals arrive.
     killable: bool,
@@ -152,6 +155,7 @@ impl Observer {
         let census = Census::default();
         let mut observer = Observer {
             tier: config.tier,
+            exact: config.exact,
             listener: None,
             killable: false,
             table: Table::default(),
@@ -342,6 +346,7 @@ impl Observer {
             Order::Kill => self.kill_all(Killed::Asked),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),
+            Order::Opened(request, result) => self.on_opened(request, result),
         }
     }
 
