@@ -142,7 +142,7 @@ fn arguments_keep_their_bytes() {
 
 /// Starts `sh` under Invigil, and returns when it has said that it is ready.
 fn start(invigil: &Invigil, run: &str, script: &str) -> Child {
-    let script = format!("{script}; echo ready; while :; do sleep 0.05; done");
+    let script = format!("{script}; echo ready; exec sleep 100");
     let mut child = invigil
         .command(&["run", "--run-id", run, "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
