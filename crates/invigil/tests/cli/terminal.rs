@@ -98,7 +98,7 @@ fn complete(invigil: &Invigil, id: &str) -> serde_json::Value {
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split(' ').collect();
         // One that is dead and that nobody has asked after yet is still listed.
         let alive = fields.len() > 20 && !["Z", "X"].contains(&fields[1]);
-        let same = alive && fields[20] == process["start"].to_string();
+        let same = alive && fields[20].parse().ok() == process["start"].as_u64();
         assert!(!same, "{id}: {stat}");
     }
     last["data"].clone()
