@@ -157,7 +157,7 @@ impl Run {
         let spec = self.spec();
         spec.validate()?;
         let status = match &self.status {
-            Some(path) => Some(StatusFile::prepare(path, store.home())?),
+            Some(path) => Some(StatusFile::prepare(path, store)?),
             None => None,
         };
         let control = Control::new();

@@ -179,3 +179,27 @@ fn a_call_lasts_from_the_word_of_its_start() {
         }
     }
 }
+
+#[test]
+fn the_store_takes_no_archives() {
+    let invigil = Invigil::new();
+    invigil.expect(0, &["run", "-q", "--run-id", "a", "--", "true"]);
+    std::os::unix::fs::symlink(invigil.home(), invigil.at("link")).unwrap();
+    let before = tree(&invigil.home().join("runs"));
+    for target in [
+        "home/a.tar.gz",
+        "link/runs/a/x",
+        "home/runs/a/journal.ndjson",
+    ] {
+        let (_, stderr) = invigil.expect(125, &["export", "a", "--force", "-o", target]);
+        assert!(stderr.contains("is in the store"), "{stderr}");
+    }
+    let inside = invigil
+        .command(&["export", "a"])
+        .current_dir(invigil.home())
+        .output()
+        .unwrap();
+    assert_eq!(inside.status.code(), Some(125));
+    assert_eq!(tree(&invigil.home().join("runs")), before);
+    assert!(!invigil.home().join("a.tar.gz").exists());
+}
