@@ -217,6 +217,7 @@ impl Observer {
                 process,
                 op,
                 address,
+                host: None,
                 result,
             })
             .collect();
