@@ -9,6 +9,7 @@ use invigil_schema::{Event, Origin};
 use crate::control::Control;
 use crate::processes::Processes;
 use crate::redact::Redactor;
+use crate::reported::Reported;
 use crate::written::Written;
 
 /// Records what is seen, said and decided in one run.
@@ -84,17 +85,22 @@ fn closed() -> Error {
     Error::Poisoned("it was closed".to_owned())
 }
 
-/// The kernel's facts.
-pub(crate) struct Facts(pub(crate) Arc<Recorder>);
+/// The kernel's facts, each behind what was reported before it.
+pub(crate) struct Facts {
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) reported: Reported,
+}
 
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
-        self.0.processes.take(&event);
-        self.0
+        let recorder = &self.recorder;
+        self.reported.before(&event);
+        recorder.processes.take(&event);
+        recorder
             .written
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take(&event);
-        self.0.record(origin, &event).map_err(Into::into)
+        recorder.record(origin, &event).map_err(Into::into)
     }
 }

@@ -91,17 +91,29 @@ pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
         },
         (libc::AF_UNIX, path) => {
             let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
-            let path = &path[..end];
-            let path = walk::find_text(caller, libc::AT_FDCWD, path, true).map_or_else(
-                |_| paths::as_written(caller, libc::AT_FDCWD, path),
-                |found| found.path,
-            );
-            Address::Unix { path: path.into() }
+            Address::Unix {
+                path: socket_path(caller, &path[..end]).into(),
+            }
         }
         (_, rest) => Address::Other {
             number: family,
             bytes: rest.to_vec().into(),
         },
+    }
+}
+
+/// Where a socket is, or would be, by the real names of the directories that there are.
+fn socket_path(caller: &Caller, path: &[u8]) -> Vec<u8> {
+    let mut there = path.len();
+    loop {
+        if let Ok(found) = walk::find_text(caller, libc::AT_FDCWD, &path[..there], true) {
+            return paths::join(&found.path, &path[there..]);
+        }
+        // What is behind a missing directory has no links, but a step back from it leads nowhere.
+        there = match path[..there].iter().rposition(|&b| b == b'/') {
+            Some(at) if at > 0 && path[at + 1..there] != *b".." => at,
+            _ => return paths::as_written(caller, libc::AT_FDCWD, path),
+        };
     }
 }
 
@@ -339,6 +351,22 @@ mod tests {
                 path: "/run/x".into()
             }
         );
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let socket = |name: &str| {
+            let path = base.join(name);
+            let bytes = [b"\x01\x00", path.as_os_str().as_encoded_bytes()].concat();
+            match parse(&us(), &bytes) {
+                Address::Unix { path } => path.to_string_lossy().into_owned(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let real = |name: &str| base.join(name).to_str().unwrap().to_owned();
+        assert_eq!(socket("link/s"), real("real/s"));
+        assert_eq!(socket("link/none/./deep/s"), real("real/none/deep/s"));
+        assert_eq!(socket("link/none/../s"), real("link/s"));
         assert_eq!(parse(&us(), b"\x01\x00"), Address::Unnamed);
         assert_eq!(parse(&us(), b""), Address::Unnamed);
         assert!(matches!(

@@ -208,6 +208,9 @@ pub struct NetOp {
     pub op: NetOpKind,
     /// Whereto; for `bind` and `listen` the own address.
     pub address: Address,
+    /// The name that the address was found under, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
     /// How it ended. A connection that is not waited for ends in `EINPROGRESS`.
     pub result: CallResult,
 }
@@ -444,6 +447,7 @@ mod tests {
                 port: 443,
                 scope: 0,
             },
+            host: None,
             result: CallResult::Ok,
         };
         let json = serde_json::to_string(&op).unwrap();

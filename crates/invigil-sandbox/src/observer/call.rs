@@ -224,6 +224,7 @@ impl Observer {
                 process,
                 op,
                 address,
+                host: None,
                 result,
             })
             .collect();

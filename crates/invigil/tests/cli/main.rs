@@ -10,6 +10,7 @@ mod evidence;
 mod observe;
 mod protect;
 mod run;
+mod terminal;
 mod views;
 
 use std::path::{Path, PathBuf};
