@@ -37,6 +37,8 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
             landlock_abi: None,
             kernel: sys::kernel_release(),
             privileged: false,
+            floor: None,
+            limits: Vec::new(),
         };
         sink.fact(Origin::Runtime, event.into())
             .map_err(|e| LaunchError::Sink(e.to_string()))?;

@@ -13,12 +13,14 @@ mod acts;
 mod api;
 mod calls;
 mod census;
+mod confine;
 mod contract;
 mod exec;
 mod files;
 mod filter;
 mod handle;
 mod launch;
+mod limits;
 mod net;
 mod observer;
 mod paths;
@@ -35,4 +37,6 @@ pub use api::{
     Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
     Sink, SinkError, Stdio,
 };
+pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};
+pub use limits::Limits;

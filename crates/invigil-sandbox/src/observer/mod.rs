@@ -259,6 +259,8 @@ impl Observer {
             },
             kernel: sys::kernel_release(),
             privileged: self.privileged,
+            floor: None,
+            limits: Vec::new(),
         }
     }
 
