@@ -13,6 +13,7 @@ mod acts;
 mod api;
 mod calls;
 mod census;
+mod cgroup;
 mod confine;
 mod contract;
 mod exec;

@@ -368,6 +368,8 @@ pub enum Note {
     SupervisorLimit,
     /// A privileged operation that can go past the observer.
     Privileged,
+    /// A file system or a copy of a tree was prepared for mounting. Where it is put is a fact of its own.
+    DetachedMount,
     /// What was loaded is not what was decided on.
     ExecMismatch,
     /// The whole tree was killed.

@@ -1,5 +1,6 @@
 //! The observer: one thread that owns a run. It alone traces, answers trapped calls, and speaks to sink and gate.
 
+mod bounds;
 mod call;
 mod settle;
 mod trace;
@@ -26,6 +27,7 @@ use crate::table::{self, Rights, Table};
 use crate::waker::{Mailbox, Order};
 use crate::watchdog::Watchdog;
 
+use bounds::Bounds;
 use settle::Suspended;
 
 /// How to watch.
@@ -79,6 +81,7 @@ struct Observer {
     waiting_mask: libc::sigset_t,
     census: Census,
     watchdog: Watchdog,
+    bounds: Bounds,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -99,6 +102,7 @@ pub(crate) fn run(
         }
     };
     let status = launched.status;
+    let meter = observer.measure();
     let mut waiting = Some(started);
     while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
         if let Err(error) = observer.turn() {
@@ -114,6 +118,8 @@ pub(crate) fn run(
             }));
         }
     }
+    drop(meter);
+    observer.last_look();
     let outcome = observer.finish(start);
     if let Some(started) = waiting {
         let gone = LaunchError::System {
@@ -181,8 +187,10 @@ impl Observer {
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
             watchdog: Watchdog::new(config.patience, census.clone()),
             census,
+            bounds: Bounds::default(),
         };
         let mut launched = prepared.start()?;
+        observer.bound(prepared, &launched);
         observer.killable = launched.killable;
         observer.listener = launched.listener.take();
         observer.root = launched.pid;
@@ -251,16 +259,18 @@ impl Observer {
                     "signal_scope",
                     (!self.signals_scoped).then_some("not asked for, or needs Landlock 6"),
                 ),
-            ],
-            landlock_abi: if self.signals_scoped {
-                landlock::abi()
-            } else {
-                None
+            ]
+            .into_iter()
+            .chain(self.bounds.hooks())
+            .collect(),
+            landlock_abi: match self.bounds.floor() {
+                Some(floor) => floor.landlock_abi,
+                None => landlock::abi().filter(|_| self.signals_scoped),
             },
             kernel: sys::kernel_release(),
-            privileged: self.privileged,
-            floor: None,
-            limits: Vec::new(),
+            privileged: self.privileged && !self.bounds.is_confined(),
+            floor: self.bounds.floor().cloned(),
+            limits: self.bounds.limits().to_vec(),
         }
     }
 
@@ -339,6 +349,7 @@ impl Observer {
                 }
             }
             Order::Kill => self.kill_all(Killed::Asked),
+            Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),
         }
