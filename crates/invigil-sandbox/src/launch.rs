@@ -15,7 +15,8 @@ use std::time::Duration;
 use invigil_schema::{Errno, Tier};
 
 use crate::api::{LaunchError, LaunchSpec, Stdio};
-use crate::cgroup::Cgroup;
+use crate::census;
+use crate::cgroup::{Cgroup, Controller};
 use crate::confine::Confined;
 use crate::filter::{self, Trap};
 use crate::limits::Limits;
@@ -87,6 +88,8 @@ pub(crate) struct Prepared {
     pub(crate) confined: Option<Arc<Confined>>,
     pub(crate) limits: Limits,
     cgroup: OwnCgroup,
+    /// Tasks of this user, where nobody counts those of the run.
+    tasks: Option<u64>,
     mask: libc::sigset_t,
     command: String,
     tier: Tier,
@@ -236,11 +239,38 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         signal_scope,
         confined: confined.map(Arc::new),
         limits: spec.limits,
+        tasks: tasks_of_user(&spec.limits, spec.tier, &cgroup)?,
         cgroup,
         mask: sys::current_mask(None),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })
+}
+
+/// Without an observer or a cgroup a limit on processes is one on the tasks of the user, beside those that it has. Root
+/// cannot be held by that.
+fn tasks_of_user(
+    limits: &Limits,
+    tier: Tier,
+    cgroup: &OwnCgroup,
+) -> Result<Option<u64>, LaunchError> {
+    let held = cgroup.as_ref().is_ok_and(|c| c.has(Controller::Tasks));
+    let Some(processes) = limits
+        .processes
+        .filter(|_| tier == Tier::ContractOnly && !held)
+    else {
+        return Ok(None);
+    };
+    let user = sys::effective_user();
+    if user == 0 {
+        return Err(LaunchError::Tier {
+            tier,
+            step: "a limit on processes, which needs an observer or a cgroup,",
+            error: Errno(libc::EOPNOTSUPP),
+        });
+    }
+    // One more than is allowed, so that it can be seen.
+    Ok(Some(census::tasks_of(user) + u64::from(processes) + 1))
 }
 
 impl Prepared {
@@ -493,6 +523,7 @@ impl Child<'_> {
         let all = [
             (libc::RLIMIT_FSIZE, limits.file_size),
             (libc::RLIMIT_CPU, cpu),
+            (libc::RLIMIT_NPROC, self.prepared.tasks),
         ];
         for (resource, limit) in all {
             if let Some(limit) = limit
