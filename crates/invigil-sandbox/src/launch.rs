@@ -217,7 +217,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         confined: confined.as_ref().map(|confined| confined.bound.sockets()),
     };
     let cgroup = match spec.limits.want_cgroup() {
-        true => Cgroup::new(&spec.limits).map(Arc::new),
+        true => Cgroup::new(&spec.limits, trap.is_some()).map(Arc::new),
         false => Err("no limit asks for one".to_owned()),
     };
     // A script without `#!` is the shell's, as with execvp.
@@ -269,8 +269,9 @@ fn tasks_of_user(
             error: Errno(libc::EOPNOTSUPP),
         });
     }
-    // One more than is allowed, so that it can be seen.
-    Ok(Some(census::tasks_of(user) + u64::from(processes) + 1))
+    // More than is allowed, so that it can be seen; some will be our own threads.
+    const MARGIN: u64 = 8;
+    Ok(Some(census::tasks_of(user) + u64::from(processes) + MARGIN))
 }
 
 impl Prepared {

@@ -117,6 +117,26 @@ fn a_fork_bomb() {
     no_cgroup_is_left();
 }
 
+/// Where nobody hears of births, only as many are possible as can be seen. If that fails, the outer limit is there.
+#[test]
+fn a_fork_bomb_in_the_least_tier() {
+    let Some(fixture) = fixture() else { return };
+    let (root, tier) = (false, "contract_only");
+    let dir = crate::harness::open_dir();
+    let watch = Mode { root, tier }.watch(dir.path(), &["--processes", "64"]);
+    let mut command = Mode { root, tier }.command("prlimit");
+    let unprivileged = watch.get_args().skip_while(|arg| *arg != "--").skip(1);
+    command.args(["--nproc=600", "--"]);
+    match watch.get_program() == "setpriv" {
+        true => command.args(unprivileged),
+        false => command.arg(watch.get_program()).args(watch.get_args()),
+    };
+    command.args([fixture, "bomb"]).current_dir(dir.path());
+    let (code, output) = crate::harness::finish(command);
+    assert_eq!(code, 125, "{output}");
+    assert!(output.contains("what: Processes"), "{output}");
+}
+
 #[test]
 fn a_large_file() {
     let Some(fixture) = fixture() else { return };
