@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use invigil_schema::Errno;
+use invigil_schema::{Errno, Limited};
 
 use crate::api::Decision;
 use crate::sys::{self, Sys};
@@ -79,6 +79,8 @@ pub(crate) enum Order {
     Answer(u64, Decision),
     /// An open that had to wait has ended.
     Opened(u64, Sys<OwnedFd>),
+    /// Too much was used: which limit, and how much.
+    Limit(Limited, u64),
     /// A connection has ended, well or not.
     Connected(u64, Sys<()>),
 }
