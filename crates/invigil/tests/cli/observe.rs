@@ -353,7 +353,10 @@ fn arguments_that_are_cut_are_not_called_whole() {
         let script = "exec true $(seq 100000 140000)";
         let args = ["run", "--run-id", "a", "--", "bash", "-c", script];
         let (_, stderr) = invigil.expect(0, &args);
-        assert!(stderr.contains("more arguments than were recorded"), "{stderr}");
+        assert!(
+            stderr.contains("more arguments than were recorded"),
+            "{stderr}"
+        );
         let execs = invigil.all("a", "process_exec");
         let long = execs.last().unwrap();
         assert_eq!(long["argv"][1], "100000");
