@@ -10,7 +10,7 @@ use std::time::Duration;
 use invigil_schema::{Address, Errno, NetOpKind};
 
 use crate::calls::Call;
-use crate::paths::{self, Caller};
+use crate::paths::Caller;
 use crate::sys::{self, Sys, socket};
 use crate::walk;
 
@@ -92,28 +92,13 @@ pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
         (libc::AF_UNIX, path) => {
             let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
             Address::Unix {
-                path: socket_path(caller, &path[..end]).into(),
+                path: walk::would_be(caller, libc::AT_FDCWD, &path[..end]).into(),
             }
         }
         (_, rest) => Address::Other {
             number: family,
             bytes: rest.to_vec().into(),
         },
-    }
-}
-
-/// Where a socket is, or would be, by the real names of the directories that there are.
-fn socket_path(caller: &Caller, path: &[u8]) -> Vec<u8> {
-    let mut there = path.len();
-    loop {
-        if let Ok(found) = walk::find_text(caller, libc::AT_FDCWD, &path[..there], true) {
-            return paths::join(&found.path, &path[there..]);
-        }
-        // What is behind a missing directory has no links, but a step back from it leads nowhere.
-        there = match path[..there].iter().rposition(|&b| b == b'/') {
-            Some(at) if at > 0 && path[at + 1..there] != *b".." => at,
-            _ => return paths::as_written(caller, libc::AT_FDCWD, path),
-        };
     }
 }
 
