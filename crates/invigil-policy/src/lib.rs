@@ -7,12 +7,24 @@
 
 mod action;
 mod bounds;
+mod command;
 mod decision;
 mod error;
+mod exec;
+mod glob;
+mod net;
+mod parse;
+mod policy;
 mod source;
+mod stratum;
+mod syntax;
+mod tool;
+mod units;
+mod words;
 
 pub use action::{Action, Endpoint, Exec, UnixSocket};
 pub use bounds::{Bounds, Budget, EnvFilter, ExecRoots, ProgramPattern};
 pub use decision::{By, Decision, Rule, Section, Verdict};
 pub use error::PolicyError;
+pub use policy::Policy;
 pub use source::{Layer, PROFILES, Places, Source, profile};
