@@ -45,6 +45,17 @@ impl Policy {
         }
     }
 
+    /// All rules, in the order of the files and of their sections. Defaults are none.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let strata = self.strata.iter().map(|(stratum, _)| stratum);
+        strata.flat_map(|stratum| {
+            Section::ALL
+                .into_iter()
+                .flat_map(|section| stratum.rules(section))
+                .map(AsRef::as_ref)
+        })
+    }
+
     /// May it happen? Does not allocate where plain paths, names and addresses decide.
     pub fn verdict(&self, action: &Action<'_>) -> Verdict {
         let standing = self.standing(action);
