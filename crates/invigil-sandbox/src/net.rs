@@ -294,6 +294,7 @@ pub(crate) fn finish(act: &Act) -> Sys<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths;
 
     fn us() -> Caller {
         let pid = std::process::id();
