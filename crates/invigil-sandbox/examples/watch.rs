@@ -1,12 +1,13 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] [--landlock] -- COMMAND…`
+//! [--deny SUBSTRING] [--lead FROM=TO] [--exact] [--landlock] -- COMMAND…`
 
 #![expect(clippy::print_stderr, reason = "a program for people and tests")]
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,25 +16,29 @@ use invigil_sandbox::{
 };
 use invigil_schema::{Envelope, Errno, Event, Origin, Stamp, Tier, encode_body};
 
-struct Refusing(Option<String>);
+struct Refusing {
+    deny: Option<String>,
+    /// From an address, as text, to another.
+    lead: Option<(String, SocketAddr)>,
+}
 
 impl Gate for Refusing {
     fn check(&mut self, request: &Request<'_>) -> Answer {
-        let Some(text) = &self.0 else {
-            return Answer::Now(Decision::Allow);
-        };
         let target = match request.action {
             Action::Exec(path) => path.to_string_lossy().into_owned(),
             Action::File(op) => op.path.to_string_lossy().into_owned(),
             Action::Net(op) => format!("{:?}", op.address),
         };
-        Answer::Now(if target.contains(text.as_str()) {
-            Decision::Deny {
+        Answer::Now(match (&self.deny, &self.lead) {
+            (Some(text), _) if target.contains(text.as_str()) => Decision::Deny {
                 error: Errno(13),
                 rule: format!("no {text}"),
-            }
-        } else {
-            Decision::Allow
+            },
+            (_, Some((from, to))) if target.contains(from.as_str()) => Decision::Instead {
+                to: *to,
+                host: Some("a.name".to_owned()),
+            },
+            _ => Decision::Allow,
         })
     }
 }
@@ -52,6 +57,8 @@ fn main() {
     let mut reads = false;
     let mut quiet = false;
     let mut landlock = false;
+    let mut exact = false;
+    let mut lead = None;
     let mut protect = Vec::new();
     let mut out = None;
     let mut deny = None;
@@ -70,6 +77,12 @@ fn main() {
             Some("--reads") => reads = true,
             Some("--quiet") => quiet = true,
             Some("--landlock") => landlock = true,
+            Some("--exact") => exact = true,
+            Some("--lead") => {
+                let value = value();
+                let (from, to) = value.split_once('=').expect("FROM=TO");
+                lead = Some((from.to_owned(), to.parse().expect("an address")));
+            }
             Some("--protect") => protect.push(value().into()),
             Some("--out") => out = Some(value()),
             Some("--deny") => deny = Some(value()),
@@ -82,7 +95,7 @@ fn main() {
     let mut spec = LaunchSpec::new(args);
     (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
     spec.stdin = Stdio::Inherit;
-    spec.landlock = landlock;
+    (spec.landlock, spec.exact_network) = (landlock, exact);
     let file: Box<dyn Write + Send> = match out {
         Some(path) => Box::new(BufWriter::new(File::create(path).expect("the output file"))),
         None => Box::new(std::io::stderr()),
@@ -102,7 +115,7 @@ fn main() {
         }
         Ok(())
     };
-    let run = match launch(spec, sink, Refusing(deny)) {
+    let run = match launch(spec, sink, Refusing { deny, lead }) {
         Ok(run) => run,
         Err(error) => {
             eprintln!("watch: {error}");

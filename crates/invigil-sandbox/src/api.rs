@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -34,6 +35,10 @@ pub struct LaunchSpec {
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
     /// it nothing in the run can mount anything, so that sandboxes inside do not work.
     pub landlock: bool,
+    /// Whether every call that can carry an address is made by the observer, with a copy of what the gate has judged, so
+    /// that nothing can be exchanged behind it. Needs the notify tier and `pidfd_getfd`; the hook `exact_network` says
+    /// whether it is so. Peers of Unix sockets then see the supervisor.
+    pub exact_network: bool,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
 }
@@ -52,6 +57,7 @@ impl LaunchSpec {
             reads: false,
             protected: Vec::new(),
             landlock: false,
+            exact_network: false,
             patience: Duration::from_secs(120),
         }
     }
@@ -92,6 +98,9 @@ pub struct Request<'a> {
     pub process: ProcessRef,
     /// What it wants.
     pub action: Action<'a>,
+    /// On the network: exactly this will happen, or nothing. Otherwise another thread may exchange the address behind
+    /// the decision, and nothing can be led elsewhere.
+    pub exact: bool,
 }
 
 /// What a process wants to do. In the facts inside, the result is not known yet.
@@ -119,6 +128,14 @@ pub enum Answer {
 pub enum Decision {
     /// It may happen.
     Allow,
+    /// It may happen, but at another address. Only for connects and sends on the internet whose request is exact;
+    /// otherwise it is a refusal.
+    Instead {
+        /// The address.
+        to: SocketAddr,
+        /// The name that it stands for; it is in the evidence.
+        host: Option<String>,
+    },
     /// It does not happen, and the process is told this error.
     Deny {
         /// The error.

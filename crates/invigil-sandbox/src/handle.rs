@@ -55,7 +55,7 @@ pub fn launch(
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(step("becoming a subreaper"))?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(step("becoming undumpable"))?;
     let (tier, reads, patience) = (spec.tier, spec.reads, spec.patience);
-    let protected = spec.protected.clone();
+    let (protected, exact_network) = (spec.protected.clone(), spec.exact_network);
     let prepared = prepare(spec)?;
     let ended = Arc::new(Ended::default());
     let (started, starting) = mpsc::sync_channel(1);
@@ -67,6 +67,7 @@ pub fn launch(
                 tier,
                 reads,
                 protected,
+                exact_network,
                 patience,
             };
             observer::run(

@@ -183,6 +183,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
     let scope = Scope {
         reads: spec.reads,
         signals_scoped: landlock.is_some(),
+        exact_network: spec.exact_network,
         supervisor: std::process::id(),
     };
     // A script without `#!` is the shell's, as with execvp.

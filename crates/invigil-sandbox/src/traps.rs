@@ -22,6 +22,8 @@ pub(crate) struct Scope {
     pub(crate) reads: bool,
     /// Landlock keeps signals inside.
     pub(crate) signals_scoped: bool,
+    /// Sockets may not have source routes.
+    pub(crate) exact_network: bool,
     /// The supervisor's pid.
     pub(crate) supervisor: u32,
 }
@@ -110,10 +112,26 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
     ];
     rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
+    if scope.exact_network {
+        rules.push(Rule {
+            number: libc::SYS_setsockopt,
+            when: When::RefusedOptions(libc::EPERM as u16, SOURCE_ROUTES),
+        });
+    }
     #[cfg(target_arch = "x86_64")]
     rules.push(open(libc::SYS_open, 1));
     rules
 }
+
+/// Options of sockets, by level and name, that let packets go first to another host than the one they are sent to.
+const SOURCE_ROUTES: &[(i32, i32)] = &[
+    (libc::IPPROTO_IP, libc::IP_OPTIONS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RTHDR),
+    (libc::IPPROTO_IPV6, IPV6_2292RTHDR),
+    (libc::IPPROTO_IPV6, IPV6_2292PKTOPTIONS),
+];
+const IPV6_2292RTHDR: i32 = 5;
+const IPV6_2292PKTOPTIONS: i32 = 6;
 
 const ALWAYS: &[i64] = &[
     libc::SYS_execve,
@@ -211,10 +229,11 @@ mod tests {
         let scope = Scope {
             reads: true,
             signals_scoped: false,
+            exact_network: true,
             supervisor: 1,
         };
         for rule in rules(scope) {
-            let refused = matches!(rule.when, When::Refused(_));
+            let refused = matches!(rule.when, When::Refused(_) | When::RefusedOptions(..));
             assert!(refused || decode(rule.number, [0; 6]).is_some(), "{rule:?}");
         }
     }
@@ -224,6 +243,7 @@ mod tests {
         let scope = Scope {
             reads: false,
             signals_scoped: true,
+            exact_network: true,
             supervisor: 1,
         };
         let mut numbers: Vec<_> = rules(scope).iter().map(|r| r.number).collect();

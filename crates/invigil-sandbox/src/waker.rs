@@ -77,8 +77,8 @@ pub(crate) enum Order {
     Kill,
     /// The answer to a question.
     Answer(u64, Decision),
-    /// A connection has ended, well or not.
-    Connected(u64, Sys<()>),
+    /// A connection or a message has ended, well or not.
+    Connected(u64, Sys<i64>),
 }
 
 /// Where orders wait.

@@ -49,6 +49,7 @@ fn quiet(event: &Event) -> bool {
         }
         Event::ExecFailed(failed) => still(&failed.path),
         Event::FileFinal(last) => still(&last.path) && last.why_not.is_none(),
+        Event::NetOp(op) if op.host.is_some() => false,
         Event::NetOp(op) => match &op.address {
             Address::Unix { path } => still(path),
             Address::Abstract { name } => still(name),
@@ -92,10 +93,17 @@ impl Pass<'_> {
                     self.string(reason);
                 }
             }
-            Event::NetOp(data) => match &mut data.address {
-                Address::Unix { path: text } | Address::Abstract { name: text } => self.os(text),
-                _ => {}
-            },
+            Event::NetOp(data) => {
+                if let Some(host) = &mut data.host {
+                    self.string(host);
+                }
+                match &mut data.address {
+                    Address::Unix { path: text } | Address::Abstract { name: text } => {
+                        self.os(text);
+                    }
+                    _ => {}
+                }
+            }
             Event::AccessDenied(data) => self.os(&mut data.target),
             Event::SdkEvent(data) => {
                 self.string(&mut data.source);
