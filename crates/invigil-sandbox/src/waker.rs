@@ -81,8 +81,8 @@ pub(crate) enum Order {
     Opened(u64, Sys<OwnedFd>),
     /// Too much was used: which limit, and how much.
     Limit(Limited, u64),
-    /// A connection has ended, well or not.
-    Connected(u64, Sys<()>),
+    /// A connection or a message has ended, well or not.
+    Connected(u64, Sys<i64>),
 }
 
 /// Where orders wait.

@@ -200,6 +200,7 @@ pub(crate) fn net(pid: u32, op: NetOpKind, port: u16) -> NetOp {
             port,
         },
         host: None,
+        instead: None,
         result: CallResult::Ok,
     }
 }

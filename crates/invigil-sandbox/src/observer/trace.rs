@@ -7,6 +7,7 @@ use invigil_schema::{
     ProcessForked, Tier,
 };
 
+use super::settle::NOT_ELSEWHERE;
 use super::{ORPHAN_PATIENCE, Observer};
 use crate::api::{Action, Answer, Decision, Request};
 use crate::calls;
@@ -335,6 +336,7 @@ impl Observer {
             id: 0,
             process,
             action: Action::Exec(&image.executable),
+            exact: true,
         };
         let answer = match self.gate.check(&request) {
             Answer::Now(Decision::Allow) => Answer::Now(self.bounds.judge_exec(&image.executable)),
@@ -343,6 +345,7 @@ impl Observer {
         let rule = match answer {
             Answer::Now(Decision::Allow) => return,
             Answer::Now(Decision::Deny { rule, .. }) => rule,
+            Answer::Now(Decision::Instead { .. }) => NOT_ELSEWHERE.into(),
             Answer::Ask => "a program that was not asked about cannot be approved later".into(),
         };
         self.note(
