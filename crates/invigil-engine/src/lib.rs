@@ -4,6 +4,7 @@ mod channel;
 mod control;
 mod evidence;
 mod lines;
+mod names;
 mod output;
 mod processes;
 mod record;
@@ -17,5 +18,6 @@ mod written;
 
 pub use control::Control;
 pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
+pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Output, RunSpec, SHIMS, SpecError};

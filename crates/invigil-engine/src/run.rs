@@ -137,6 +137,7 @@ impl Engine {
             run_id: run_id.clone(),
             why: error.to_string(),
         };
+        recorder.processes.report_to(channel.path());
         let started = self.started(spec).into();
         recorder.record(Origin::Runtime, &started).map_err(lost)?;
         let (end, tier) = Watch {
