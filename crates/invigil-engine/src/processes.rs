@@ -141,6 +141,8 @@ mod tests {
                 landlock_abi: None,
                 kernel: String::new(),
                 privileged: false,
+                floor: None,
+                limits: Vec::new(),
             })
         };
         let connected = |pid, path: &str, result| {

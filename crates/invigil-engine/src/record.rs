@@ -9,6 +9,7 @@ use invigil_schema::{Event, Origin};
 use crate::control::Control;
 use crate::processes::Processes;
 use crate::redact::Redactor;
+use crate::reported::Reported;
 use crate::written::Written;
 
 /// Records what is seen, said and decided in one run.
@@ -84,17 +85,23 @@ fn closed() -> Error {
     Error::Poisoned("it was closed".to_owned())
 }
 
-/// The kernel's facts.
-pub(crate) struct Facts(pub(crate) Arc<Recorder>);
+/// The kernel's facts, each behind what was reported before it.
+pub(crate) struct Facts {
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) reported: Reported,
+}
 
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
-        self.0.processes.take(&event);
-        self.0
+        let recorder = &self.recorder;
+        // Who connects through the observer is known by the fact of it, and then asked for by what is reported.
+        recorder.processes.take(&event);
+        self.reported.before(&event);
+        recorder
             .written
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take(&event);
-        self.0.record(origin, &event).map_err(Into::into)
+        recorder.record(origin, &event).map_err(Into::into)
     }
 }

@@ -16,11 +16,12 @@ use invigil_schema::{
     SDK_SCHEMA, SpawnFailure, Tier,
 };
 
-use crate::channel::{Channel, Peer};
+use crate::channel::Channel;
 use crate::control::Control;
 use crate::output::Relay;
 use crate::record::{Facts, Recorder};
 use crate::redact::Redactor;
+use crate::reported::Reported;
 use crate::spec::{EVENTS, EVENTS_SCHEMA, RUN_ID, RunSpec, SpecError};
 use crate::watchdog::{Reports, Watchdog};
 
@@ -125,6 +126,7 @@ impl Engine {
         let reports = Reports::new(events, decisions, &run_id, self.store.home())
             .map_err(|(path, source)| RunError::Reports { path, source })?;
         let channel = Channel::open(&self.runtime_dir).map_err(RunError::Channel)?;
+        let channel = Arc::new(channel);
         let clock = Arc::clone(&self.clock);
         let created = self
             .store
@@ -201,7 +203,7 @@ struct Watch<'a> {
     spec: &'a RunSpec,
     run_id: &'a RunId,
     recorder: &'a Arc<Recorder>,
-    channel: &'a Channel,
+    channel: &'a Arc<Channel>,
     control: &'a Control,
     reports: Mutex<Reports>,
 }
@@ -212,14 +214,14 @@ impl Watch<'_> {
         let tiers = tiers(self.spec);
         for (at, &tier) in tiers.iter().enumerate() {
             let relay = Relay::new(self.spec, self.control).map_err(RunError::Channel)?;
-            let launched = launch(
-                self.launch_spec(tier, &relay),
-                Facts(Arc::clone(self.recorder)),
-                AllowAll,
-            );
-            match launched {
+            let reported = Reported::new(self.run_id, tier, self.channel, self.recorder);
+            let facts = Facts {
+                recorder: Arc::clone(self.recorder),
+                reported: reported.clone(),
+            };
+            match launch(self.launch_spec(tier, &relay), facts, AllowAll) {
                 Ok(handle) => {
-                    let end = self.attend(Arc::new(handle), tier, relay)?;
+                    let end = self.attend(Arc::new(handle), &reported, relay)?;
                     return Ok((end, tier));
                 }
                 Err(error @ LaunchError::Tier { .. }) if at + 1 < tiers.len() => {
@@ -276,25 +278,22 @@ impl Watch<'_> {
     }
 
     /// Stays with a run that has started until its last process is dead.
-    fn attend(&self, handle: Arc<Handle>, tier: Tier, relay: Relay) -> Result<End, RunError> {
+    fn attend(
+        &self,
+        handle: Arc<Handle>,
+        reported: &Reported,
+        relay: Relay,
+    ) -> Result<End, RunError> {
         self.control.attach(Arc::clone(&handle));
-        let recorder = self.recorder;
-        // Without the kernel's facts nobody knows who belongs to the run.
-        let who = |pid: u32| match recorder.processes.find(pid) {
-            _ if tier == Tier::ContractOnly => Peer::Member(None),
-            None => Peer::Stranger,
-            member => Peer::Member(member),
-        };
-        let said = |event: Event| recorder.try_record(Origin::Sdk, &event);
         let watchdog = Watchdog::new(
             self.spec.timeout,
             &self.reports,
             &handle,
-            recorder,
+            self.recorder,
             self.control,
         );
         let outcome = thread::scope(|scope| {
-            scope.spawn(|| self.channel.serve(scope, self.run_id, &who, &said));
+            scope.spawn(|| reported.serve());
             scope.spawn(|| watchdog.watch());
             let outcome = handle.wait(None);
             relay.finish();
@@ -319,7 +318,8 @@ impl Watch<'_> {
                     why,
                 });
             }
-            Some(Killed::Asked) | None => self.control.stopped(),
+            // Whoever sets limits asks for this case.
+            Some(Killed::Limit { .. } | Killed::Asked) | None => self.control.stopped(),
         };
         Ok(End::Finished(RunFinished {
             exit_code: outcome.exit_code,

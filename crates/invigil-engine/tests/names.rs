@@ -79,7 +79,7 @@ fn run(prefix: &[&str], script: &str) -> (String, Vec<NetOp>, Vec<String>) {
     argv.extend(["/usr/bin/env", "python3", "-c", script].map(str::to_owned));
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut spec = LaunchSpec::new(argv);
-    spec.exact_network = true;
+    spec.exact = true;
     spec.cwd = "/".into();
     spec.stdin = Stdio::Null;
     spec.stderr = Stdio::Fd(writer.try_clone().unwrap().into());

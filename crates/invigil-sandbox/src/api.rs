@@ -8,8 +8,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use invigil_schema::{
-    Errno, Event, FileOp, NetOp, ObserverFinished, Origin, OsText, ProcessRef, Tier,
+    Errno, Event, FileOp, Limited, NetOp, ObserverFinished, Origin, OsText, ProcessRef, Tier,
 };
+
+use crate::confine::Confinement;
+use crate::limits::Limits;
 
 /// What to start, and how to watch it.
 #[derive(Debug)]
@@ -32,13 +35,18 @@ pub struct LaunchSpec {
     pub reads: bool,
     /// Absolute paths that nothing in the run may change: Invigil's own store.
     pub protected: Vec<PathBuf>,
+    /// Whether the gate must not be fooled: whatever it judges is carried out by us, or not at all, so that nothing can
+    /// be changed after it was judged. Processes that are not like us any more (other credentials, a sandbox of their
+    /// own) can do little then, and peers of Unix sockets see the supervisor. On the network it needs `pidfd_getfd`; the
+    /// hook `exact_network` says whether it is so.
+    pub exact: bool,
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
     /// it nothing in the run can mount anything, so that sandboxes inside do not work.
     pub landlock: bool,
-    /// Whether every call that can carry an address is made by the observer, with a copy of what the gate has judged, so
-    /// that nothing can be exchanged behind it. Needs the notify tier and `pidfd_getfd`; the hook `exact_network` says
-    /// whether it is so. Peers of Unix sockets then see the supervisor.
-    pub exact_network: bool,
+    /// What the run may reach at most; None leaves it free.
+    pub confine: Option<Confinement>,
+    /// How much it may use.
+    pub limits: Limits,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
 }
@@ -56,8 +64,10 @@ impl LaunchSpec {
             tier: Tier::Notify,
             reads: false,
             protected: Vec::new(),
+            exact: false,
             landlock: false,
-            exact_network: false,
+            confine: None,
+            limits: Limits::default(),
             patience: Duration::from_secs(120),
         }
     }
@@ -185,6 +195,13 @@ pub enum Killed {
     SinkFailed(String),
     /// The observer itself failed.
     ObserverFailed(String),
+    /// It has used more than it may.
+    Limit {
+        /// The limit that it met.
+        limited: Limited,
+        /// How much it had used when that was noticed, in the unit of the limit.
+        measured: u64,
+    },
 }
 
 /// Why a run did not start.

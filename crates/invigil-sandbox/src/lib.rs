@@ -13,13 +13,17 @@ mod acts;
 mod api;
 mod calls;
 mod census;
+mod cgroup;
+mod confine;
 mod contract;
 mod exact;
+mod exactly;
 mod exec;
 mod files;
 mod filter;
 mod handle;
 mod launch;
+mod limits;
 mod message;
 mod net;
 mod observer;
@@ -38,5 +42,7 @@ pub use api::{
     Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
     Sink, SinkError, Stdio,
 };
+pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};
+pub use limits::Limits;
 pub use waker::leave_child_signals;

@@ -13,7 +13,7 @@ use invigil_schema::{Address, Errno, NetOpKind};
 
 use crate::calls::Call;
 use crate::message::Sending;
-use crate::paths::{self, Caller};
+use crate::paths::Caller;
 use crate::sys::{self, Sys, fs, socket};
 use crate::walk;
 
@@ -152,12 +152,9 @@ pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
         },
         (libc::AF_UNIX, path) => {
             let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
-            let path = &path[..end];
-            let path = walk::find_text(caller, libc::AT_FDCWD, path, true).map_or_else(
-                |_| paths::as_written(caller, libc::AT_FDCWD, path),
-                |found| found.path,
-            );
-            Address::Unix { path: path.into() }
+            Address::Unix {
+                path: walk::would_be(caller, libc::AT_FDCWD, &path[..end]).into(),
+            }
         }
         (_, rest) => Address::Other {
             number: family,
@@ -391,6 +388,7 @@ pub(crate) fn finish(act: Act, forgotten: &AtomicBool) -> Sys<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths;
 
     fn us() -> Caller {
         let pid = std::process::id();
@@ -433,6 +431,22 @@ mod tests {
                 path: "/run/x".into()
             }
         );
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let socket = |name: &str| {
+            let path = base.join(name);
+            let bytes = [b"\x01\x00", path.as_os_str().as_encoded_bytes()].concat();
+            match parse(&us(), &bytes) {
+                Address::Unix { path } => path.to_string_lossy().into_owned(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let real = |name: &str| base.join(name).to_str().unwrap().to_owned();
+        assert_eq!(socket("link/s"), real("real/s"));
+        assert_eq!(socket("link/none/./deep/s"), real("real/none/deep/s"));
+        assert_eq!(socket("link/none/../s"), real("link/s"));
         assert_eq!(parse(&us(), b"\x01\x00"), Address::Unnamed);
         assert_eq!(parse(&us(), b""), Address::Unnamed);
         assert!(matches!(

@@ -1,9 +1,11 @@
 //! Which system calls are trapped, and when.
 
 use crate::calls::{
-    CLONE_IDENTITY, CLONE_UNTRACED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
-    OPEN_TREE_ATTR, REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP,
+    CLONE_IDENTITY, CLONE_UNTRACED, CONFINED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
+    FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, NAMESPACES, OPEN_TREE_ATTR,
+    REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP, TIOCLINUX, TIOCSTI,
 };
+use crate::confine::Sockets;
 use crate::filter::{Rule, When};
 
 const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
@@ -23,10 +25,23 @@ pub(crate) struct Scope {
     /// Landlock keeps signals inside.
     pub(crate) signals_scoped: bool,
     /// Sockets may not have source routes.
-    pub(crate) exact_network: bool,
+    pub(crate) exact: bool,
     /// The supervisor's pid.
     pub(crate) supervisor: u32,
+    /// Which sockets are trapped when they are made, in a confined run.
+    pub(crate) confined: Option<Sockets>,
 }
+
+/// Who gets signals about a file, what types into a terminal, and what changes attributes.
+const IOCTLS: &[u32] = &[
+    FIOSETOWN,
+    SIOCSPGRP,
+    TIOCSTI,
+    TIOCLINUX,
+    FS_IOC_SETFLAGS,
+    FS_IOC32_SETFLAGS,
+    FS_IOC_FSSETXATTR,
+];
 
 /// The rules of the filter, the frequent calls first.
 pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
@@ -58,7 +73,10 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
         Rule {
             number: libc::SYS_clone,
-            when: When::Clone(CLONE_UNTRACED as u32 | CLONE_IDENTITY as u32),
+            when: When::Clone(match scope.confined {
+                Some(_) => (CLONE_UNTRACED | NAMESPACES) as u32,
+                None => (CLONE_UNTRACED | CLONE_IDENTITY) as u32,
+            }),
         },
         Rule {
             number: libc::SYS_prctl,
@@ -71,11 +89,11 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         // Who gets a signal when something can be read.
         Rule {
             number: libc::SYS_fcntl,
-            when: When::OneOf(1, [libc::F_SETOWN as u32, F_SETOWN_EX]),
+            when: When::OneOf(1, &[libc::F_SETOWN as u32, F_SETOWN_EX]),
         },
         Rule {
             number: libc::SYS_ioctl,
-            when: When::OneOf(1, [FIOSETOWN, SIOCSPGRP]),
+            when: When::OneOf(1, IOCTLS),
         },
         Rule {
             number: libc::SYS_open_tree,
@@ -112,7 +130,18 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
     ];
     rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
-    if scope.exact_network {
+    rules.extend(schedules());
+    if let Some(sockets) = scope.confined {
+        rules.extend(CONFINED.iter().map(|(number, _)| always(*number)));
+        let when = match sockets {
+            Sockets::Free => None,
+            Sockets::Unusual => Some(When::Socket),
+            Sockets::All => Some(When::Always),
+        };
+        let number = libc::SYS_socket;
+        rules.extend(when.map(|when| Rule { number, when }));
+    }
+    if scope.exact {
         rules.push(Rule {
             number: libc::SYS_setsockopt,
             when: When::RefusedOptions(libc::EPERM as u16, SOURCE_ROUTES),
@@ -123,6 +152,21 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
     rules
 }
 
+/// Priorities and processors of others than the caller.
+fn schedules() -> impl Iterator<Item = Rule> {
+    const PROCESS: u32 = 0;
+    const IO_PROCESS: u32 = 1;
+    [
+        (libc::SYS_setpriority, When::NotBoth(PROCESS, 0)),
+        (libc::SYS_ioprio_set, When::NotBoth(IO_PROCESS, 0)),
+        (libc::SYS_sched_setaffinity, When::NonZero(0)),
+        (libc::SYS_sched_setscheduler, When::NonZero(0)),
+        (libc::SYS_sched_setparam, When::NonZero(0)),
+        (libc::SYS_sched_setattr, When::NonZero(0)),
+    ]
+    .into_iter()
+    .map(|(number, when)| Rule { number, when })
+}
 /// Options of sockets, by level and name, that let packets go first to another host than the one they are sent to.
 const SOURCE_ROUTES: &[(i32, i32)] = &[
     (libc::IPPROTO_IP, libc::IP_OPTIONS),
@@ -195,7 +239,13 @@ const ALWAYS: &[i64] = &[
     libc::SYS_bpf,
     libc::SYS_init_module,
     libc::SYS_finit_module,
+    libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_mount_setattr,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -229,8 +279,9 @@ mod tests {
         let scope = Scope {
             reads: true,
             signals_scoped: false,
-            exact_network: true,
+            exact: true,
             supervisor: 1,
+            confined: Some(Sockets::All),
         };
         for rule in rules(scope) {
             let refused = matches!(rule.when, When::Refused(_) | When::RefusedOptions(..));
@@ -243,8 +294,9 @@ mod tests {
         let scope = Scope {
             reads: false,
             signals_scoped: true,
-            exact_network: true,
+            exact: true,
             supervisor: 1,
+            confined: Some(Sockets::Unusual),
         };
         let mut numbers: Vec<_> = rules(scope).iter().map(|r| r.number).collect();
         let all = numbers.len();

@@ -6,11 +6,11 @@
 //! time; otherwise the kernel mostly wakes the main thread first.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use invigil_schema::Errno;
+use invigil_schema::{Errno, Limited};
 
 use crate::api::Decision;
 use crate::sys::{self, Sys};
@@ -77,6 +77,10 @@ pub(crate) enum Order {
     Kill,
     /// The answer to a question.
     Answer(u64, Decision),
+    /// An open that had to wait has ended.
+    Opened(u64, Sys<OwnedFd>),
+    /// Too much was used: which limit, and how much.
+    Limit(Limited, u64),
     /// A connection or a message has ended, well or not.
     Connected(u64, Sys<i64>),
 }

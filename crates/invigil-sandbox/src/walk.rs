@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use invigil_schema::Errno;
 
 use crate::calls::Place;
-use crate::paths::{Caller, join, read_path};
+use crate::paths::{Caller, as_written, join, read_path};
 use crate::sys::Sys;
 use crate::sys::fs::{self, At, cstring};
 
@@ -31,6 +31,8 @@ pub(crate) struct Found {
     pub(crate) file: Option<OwnedFd>,
     /// The path, as the kernel calls it.
     pub(crate) path: Vec<u8>,
+    /// The last name; empty for a file that was reached by its descriptor.
+    pub(crate) name: Vec<u8>,
 }
 
 fn hold(at: At<'_>, path: &[u8], flags: i32) -> Sys<OwnedFd> {
@@ -71,6 +73,7 @@ fn by_descriptor(file: OwnedFd) -> Sys<Found> {
         dir,
         file: Some(file),
         path,
+        name: Vec::new(),
     })
 }
 
@@ -141,6 +144,21 @@ pub(crate) fn find_text(caller: &Caller, dir: i32, text: &[u8], follow: bool) ->
     by_descriptor(at)
 }
 
+/// Where a file is, or would be, by the real names of the directories that there are.
+pub(crate) fn would_be(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
+    let mut there = text.len();
+    loop {
+        if let Ok(found) = find_text(caller, dir, &text[..there], true) {
+            return join(&found.path, &text[there..]);
+        }
+        // What is behind a missing directory has no links, but a step back from it leads nowhere.
+        there = match text[..there].iter().rposition(|&b| b == b'/') {
+            Some(at) if at > 0 && text[at + 1..there] != *b".." => at,
+            _ => return as_written(caller, dir, text),
+        };
+    }
+}
+
 fn push(names: &mut Vec<Vec<u8>>, text: &[u8]) {
     let parts = text.split(|&b| b == b'/').rev();
     names.extend(
@@ -156,6 +174,7 @@ fn named(dir: OwnedFd, file: Option<OwnedFd>, name: &[u8]) -> Sys<Found> {
         dir: Some(dir),
         file,
         path,
+        name: name.to_vec(),
     })
 }
 

@@ -12,6 +12,8 @@ mod machine;
 #[cfg(feature = "bench")]
 mod open;
 #[cfg(feature = "bench")]
+mod policy;
+#[cfg(feature = "bench")]
 mod report;
 #[cfg(feature = "bench")]
 mod rounds;
@@ -39,8 +41,12 @@ pub(crate) struct Args {
 enum Subject {
     /// Append, verify, open.
     Journal,
+    /// Decisions of a policy.
+    Policy,
     /// Commands under watch.
     Run,
+    /// Commands under a policy.
+    Guard,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -52,7 +58,9 @@ pub(crate) fn run(args: &Args) -> Result {
     again.args(args.quick.then_some("--quick"));
     again.arg(match args.subject {
         Subject::Journal => "journal",
+        Subject::Policy => "policy",
         Subject::Run => "run",
+        Subject::Guard => "guard",
     });
     check(again)
 }
@@ -66,7 +74,9 @@ fn measure(_: &Args) -> Result {
 fn measure(args: &Args) -> Result {
     let part = match args.subject {
         Subject::Journal => journal(args.quick)?,
+        Subject::Policy => policy::measure(args.quick)?,
         Subject::Run => run::measure(args.quick)?,
+        Subject::Guard => run::measure_guarded(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

@@ -21,6 +21,8 @@ pub(super) struct Kernel {
     recovered: bool,
     notes: BTreeSet<Note>,
     unreadable: BTreeSet<String>,
+    /// A program had more arguments than were recorded.
+    arguments_cut: bool,
     processes: BTreeSet<ProcessRef>,
     /// Processes with a fact, of which no beginning was seen yet.
     strays: BTreeSet<ProcessRef>,
@@ -34,7 +36,10 @@ impl Kernel {
             Event::ObserverNote(note) => _ = self.notes.insert(note.note),
             Event::JournalRecovered(_) => self.recovered = true,
             Event::ProcessForked(forked) => self.known(forked.process),
-            Event::ProcessExec(exec) => self.known(exec.process),
+            Event::ProcessExec(exec) => {
+                self.known(exec.process);
+                self.arguments_cut |= exec.argv_cut_bytes > 0;
+            }
             Event::ExecFailed(failed) => self.seen(failed.process),
             Event::ProcessExited(exited) => self.seen(exited.process),
             Event::FileOp(op) => self.seen(op.process),
@@ -168,6 +173,10 @@ impl Kernel {
         for kind in &self.unreadable {
             missing.push(Missing::all(format!("unreadable: an event of kind {kind}")));
         }
+        if self.arguments_cut {
+            let text = "arguments_cut: a program had more arguments than were recorded";
+            missing.push(Missing::one(Some(Class::Programs), text));
+        }
         if !self.strays.is_empty() {
             let text = "stray_process: a fact of a process whose beginning was not seen";
             missing.push(Missing::one(Some(Class::Programs), text));
@@ -187,6 +196,7 @@ impl Kernel {
             Note::ForeignListener => self.tier == Some(Tier::Ptrace),
             Note::IoUringDenied
             | Note::DebuggerInside
+            | Note::DetachedMount
             | Note::ExecMismatch
             | Note::TreeKilled
             | Note::LesserTier => false,
@@ -305,6 +315,9 @@ fn words(note: Note) -> &'static str {
         Note::SupervisorLimit => "supervisor_limit: a limit of the supervisor was met",
         Note::Privileged => "privileged: an operation that can go past the observer",
         Note::ExecMismatch => "exec_mismatch: what was loaded is not what was decided on",
+        Note::DetachedMount => {
+            "detached_mount: a file system or a copy of a tree was prepared for mounting"
+        }
         Note::TreeKilled => "tree_killed: all processes of the run were killed",
         Note::LesserTier => "lesser_tier: a better tier could not be had",
     }

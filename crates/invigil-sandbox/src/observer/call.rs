@@ -9,6 +9,7 @@ use super::settle::{Via, Work};
 use crate::api::{Answer, Decision, Request};
 use crate::calls::{self, Call, Owner};
 use crate::exact::{self, Refusal};
+use crate::exactly;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
 use crate::net;
@@ -18,6 +19,9 @@ use crate::sys::ptrace::{self, Registers};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{self, seccomp};
 use crate::table::{Identity, Pending, Rights};
+
+/// Why something is refused that only the caller itself could do.
+const INEXACT: &str = "it could be changed after it was judged";
 
 /// A trapped call and who made it.
 #[derive(Debug)]
@@ -107,7 +111,10 @@ impl Observer {
         }
         match calls::decode(number, arguments) {
             Some(Call::Exec { dir, path, flags }) => self.on_exec_call(trapped, dir, path, flags),
-            Some(call) => self.on_call(trapped, call),
+            Some(call) => match self.forbids(&trapped, call) {
+                Some(refusal) => self.refuse_by(trapped, refusal),
+                None => self.on_call(trapped, call),
+            },
             None => self.reply(trapped, Reply::Continue),
         }
     }
@@ -141,7 +148,7 @@ impl Observer {
     fn on_call(&mut self, trapped: Trapped, call: Call) {
         let caller = &trapped.caller;
         let likeness = self.likeness(caller);
-        if let Some(planned) = files::plan(caller, call, likeness) {
+        if let Some(planned) = files::plan(caller, call, likeness, self.exact) {
             return self.on_file_call(trapped, call, planned, likeness);
         }
         let network = matches!(
@@ -153,7 +160,7 @@ impl Observer {
                 | Call::SendMsg { .. }
                 | Call::SendMmsg { .. }
         );
-        if network && self.exact {
+        if network && self.exact_network {
             let plan = exact::plan(caller, call, likeness == Likeness::Acts);
             return self.on_exact_call(trapped, plan);
         }
@@ -203,6 +210,9 @@ impl Observer {
         }
         if matches!(call, Call::Chroot { .. } | Call::Mount { .. }) {
             self.unsettle(&trapped.caller);
+        }
+        if self.exact && matches!(way, Way::Native) && !exactly::is_harmless(call) {
+            return self.refuse_file(trapped, op, INEXACT, Errno(libc::EPERM));
         }
         let work = match way {
             Way::Fails(error) => return self.fail_file(trapped, op, error),
@@ -338,6 +348,17 @@ impl Observer {
                 }
                 self.pass(trapped);
             }
+            // It would have to act for itself from now on, and what it does could not be judged.
+            Call::Identity if self.exact && trapped.number == libc::SYS_landlock_restrict_self => {
+                self.deny(
+                    process,
+                    "landlock",
+                    "a sandbox of its own".into(),
+                    INEXACT,
+                    Errno(libc::EPERM),
+                );
+                self.reply(trapped, Reply::Fail(Errno(libc::EPERM)));
+            }
             Call::Identity => {
                 self.unsettle(caller);
                 if trapped.number == libc::SYS_landlock_restrict_self
@@ -407,6 +428,10 @@ impl Observer {
             {
                 self.refuse(trapped, "file.mount", "the store".into(), libc::EACCES);
             }
+            Call::CopyTree { .. } => {
+                self.note(process, Note::DetachedMount, "open_tree");
+                self.pass(trapped);
+            }
             Call::PidfdGetFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
                 self.refuse(trapped, "descriptor", "the supervisor".into(), libc::EPERM);
             }
@@ -434,6 +459,10 @@ impl Observer {
                     "io_uring would go past the observer",
                 );
                 self.reply(trapped, Reply::Fail(Errno(libc::EPERM)));
+            }
+            Call::DetachedMount { name } => {
+                self.note(process, Note::DetachedMount, name);
+                self.pass(trapped);
             }
             Call::Privileged { name } => {
                 self.note(process, Note::Privileged, name);
@@ -496,7 +525,7 @@ impl Observer {
     /// A signal to a group, or to everybody. If that includes us, everybody else of the run gets it.
     fn signal_group(&mut self, trapped: Trapped, group: Option<u32>, signal: i32) {
         let includes_us = group.is_none() || group == sys::getpgid(0).ok();
-        if self.signals_scoped || !includes_us {
+        if self.signals_scoped || !includes_us && !self.bounds.is_confined() {
             return self.pass(trapped);
         }
         let sender = protect::Sender::of(&trapped.caller);

@@ -1,5 +1,6 @@
 //! The observer: one thread that owns a run. It alone traces, answers trapped calls, and speaks to sink and gate.
 
+mod bounds;
 mod call;
 mod settle;
 mod trace;
@@ -27,6 +28,7 @@ use crate::together::Together;
 use crate::waker::{Mailbox, Order};
 use crate::watchdog::Watchdog;
 
+use bounds::Bounds;
 use settle::Suspended;
 
 /// How to watch.
@@ -34,8 +36,8 @@ use settle::Suspended;
 pub(crate) struct Config {
     pub(crate) tier: Tier,
     pub(crate) reads: bool,
+    pub(crate) exact: bool,
     pub(crate) protected: Vec<PathBuf>,
-    pub(crate) exact_network: bool,
     pub(crate) patience: Duration,
 }
 
@@ -49,6 +51,8 @@ const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// A run that is watched.
 struct Observer {
     tier: Tier,
+    /// Nothing that was judged is left to the kernel.
+    exact: bool,
     listener: Option<OwnedFd>,
     /// Trapped calls wait for their answer whatever signals arrive.
     killable: bool,
@@ -76,7 +80,7 @@ struct Observer {
     process_umask: u32,
     privileged: bool,
     /// No call that can carry an address is left to the kernel.
-    exact: bool,
+    exact_network: bool,
     signals_scoped: bool,
     noted: HashSet<(u32, Note)>,
     /// Lets SIGCHLD in.
@@ -84,6 +88,7 @@ struct Observer {
     census: Census,
     watchdog: Watchdog,
     together: Together,
+    bounds: Bounds,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -104,6 +109,7 @@ pub(crate) fn run(
         }
     };
     let status = launched.status;
+    let meter = observer.measure();
     let mut waiting = Some(started);
     while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
         if let Err(error) = observer.turn() {
@@ -119,6 +125,8 @@ pub(crate) fn run(
             }));
         }
     }
+    drop(meter);
+    observer.last_look();
     let outcome = observer.finish(start);
     if let Some(started) = waiting {
         let gone = LaunchError::System {
@@ -155,6 +163,7 @@ impl Observer {
         let census = Census::default();
         let mut observer = Observer {
             tier: config.tier,
+            exact: config.exact,
             listener: None,
             killable: false,
             table: Table::default(),
@@ -181,15 +190,17 @@ impl Observer {
             own_umask,
             process_umask,
             privileged: is_privileged(),
-            exact: false,
+            exact_network: false,
             signals_scoped: prepared.signals_scoped(),
             noted: HashSet::new(),
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
             watchdog: Watchdog::new(config.patience, census.clone()),
             census,
             together: Together::default(),
+            bounds: Bounds::default(),
         };
         let mut launched = prepared.start()?;
+        observer.bound(prepared, &launched);
         observer.killable = launched.killable;
         observer.listener = launched.listener.take();
         observer.root = launched.pid;
@@ -199,7 +210,7 @@ impl Observer {
             .is_some_and(|l| seccomp::set_sync_wake_up(l.as_fd()));
         let sockets = observer.why_not_sockets();
         let inexact = observer.why_not_exact(config, sockets.as_deref());
-        observer.exact = inexact.is_none();
+        observer.exact_network = inexact.is_none();
         let event = observer.started_event(config, sync, sockets.as_deref(), inexact);
         observer.emit(Origin::Runtime, event.into());
         let process = observer
@@ -234,7 +245,7 @@ impl Observer {
 
     /// Why the network is not exact, if it is not.
     fn why_not_exact<'a>(&self, config: &Config, sockets: Option<&'a str>) -> Option<&'a str> {
-        if !config.exact_network {
+        if !config.exact {
             Some("not asked for")
         } else if self.tier != Tier::Notify {
             Some("needs the notify tier; addresses can be raced")
@@ -285,14 +296,18 @@ impl Observer {
                     "signal_scope",
                     (!self.signals_scoped).then_some("not asked for, or needs Landlock 6"),
                 ),
-            ],
-            landlock_abi: if self.signals_scoped {
-                landlock::abi()
-            } else {
-                None
+            ]
+            .into_iter()
+            .chain(self.bounds.hooks())
+            .collect(),
+            landlock_abi: match self.bounds.floor() {
+                Some(floor) => floor.landlock_abi,
+                None => landlock::abi().filter(|_| self.signals_scoped),
             },
             kernel: sys::kernel_release(),
-            privileged: self.privileged,
+            privileged: self.privileged && !self.bounds.is_confined(),
+            floor: self.bounds.floor().cloned(),
+            limits: self.bounds.limits().to_vec(),
         }
     }
 
@@ -371,8 +386,10 @@ impl Observer {
                 }
             }
             Order::Kill => self.kill_all(Killed::Asked),
+            Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),
+            Order::Opened(request, result) => self.on_opened(request, result),
         }
     }
 

@@ -13,7 +13,7 @@ use invigil_schema::{
 use super::Observer;
 use super::call::Trapped;
 use super::trace::ERESTARTNOINTR;
-use crate::acts::{self, Act, Done};
+use crate::acts::{self, Act, Done, Slow};
 use crate::api::{Action, Decision};
 use crate::net;
 use crate::protect::RULE;
@@ -144,6 +144,12 @@ enum Waiting {
         /// Tells the worker that nobody waits any more.
         forgotten: Arc<AtomicBool>,
     },
+    /// For somebody else who opens the same FIFO.
+    Opening {
+        op: FileOp,
+        slow: Slow,
+        close_on_exec: bool,
+    },
 }
 
 /// Why a decision to lead something elsewhere is a refusal.
@@ -152,6 +158,10 @@ pub(super) const NOT_ELSEWHERE: &str = "it cannot be led to another address";
 impl Observer {
     /// Does what was decided.
     pub(super) fn settle(&mut self, trapped: Trapped, mut work: Work, decision: Decision) {
+        let decision = match decision {
+            Decision::Allow => self.bounds.judge(&work),
+            decided => decided,
+        };
         let (error, rule) = match decision {
             Decision::Allow => return self.carry_out(trapped, work),
             Decision::Instead { to, host } => match work.lead(to, host) {
@@ -175,6 +185,9 @@ impl Observer {
     fn carry_out(&mut self, trapped: Trapped, work: Work) {
         match work {
             Work::Watch(pending) => self.watch(trapped, pending),
+            Work::File(op, act) if self.bounds.leaves_to_kernel(&op, &act) => {
+                self.watch(trapped, Pending::File(op));
+            }
             Work::File(op, act) => self.do_file(trapped, op, act),
             Work::Net(op, act) => self.do_net(trapped, Some(op), act),
         }
@@ -203,6 +216,7 @@ impl Observer {
                 self.emit(Origin::Kernel, op.into());
                 self.inject(trapped, fd, close_on_exec, again);
             }
+            Ok(Done::Waits(slow)) => self.open_slowly(trapped, op, slow, close_on_exec),
             Ok(Done::Returned) => {
                 self.emit(Origin::Kernel, op.into());
                 self.reply(trapped, Reply::Return(0));
@@ -210,6 +224,51 @@ impl Observer {
             Err(error) => {
                 self.emit(Origin::Kernel, op.into());
                 self.reply(trapped, Reply::Fail(error));
+            }
+        }
+    }
+
+    /// An open that waits goes to a thread of its own.
+    fn open_slowly(&mut self, trapped: Trapped, op: FileOp, slow: Slow, close_on_exec: bool) {
+        let request = self.next_request;
+        self.next_request += 1;
+        let mailbox = Arc::clone(&self.mailbox);
+        let waiting = slow.clone();
+        let wait = move || mailbox.post(Order::Opened(request, waiting.finish()));
+        let name = "invigil-open".to_owned();
+        let worker = std::thread::Builder::new().name(name).stack_size(64 * 1024);
+        match worker.spawn(wait) {
+            Ok(_) => {
+                let what = Waiting::Opening {
+                    op,
+                    slow,
+                    close_on_exec,
+                };
+                self.suspended.insert(request, Suspended { trapped, what });
+            }
+            Err(_) => self.fail_file(trapped, op, Errno(libc::EAGAIN)),
+        }
+    }
+
+    /// A worker's open has ended.
+    pub(super) fn on_opened(&mut self, request: u64, result: Sys<OwnedFd>) {
+        if let Some(Suspended {
+            trapped,
+            what:
+                Waiting::Opening {
+                    mut op,
+                    close_on_exec,
+                    ..
+                },
+        }) = self.suspended.remove(&request)
+        {
+            match result {
+                Ok(fd) => {
+                    op.result = CallResult::Ok;
+                    self.emit(Origin::Kernel, op.clone().into());
+                    self.inject(trapped, fd, close_on_exec, op);
+                }
+                Err(error) => self.fail_file(trapped, op, error),
             }
         }
     }
@@ -349,15 +408,18 @@ impl Observer {
             .map(|(id, _)| *id)
             .collect();
         for id in gone {
-            if let Some(Suspended {
-                what: Waiting::Connecting { op, forgotten },
-                ..
-            }) = self.suspended.remove(&id)
-            {
-                forgotten.store(true, Ordering::Relaxed);
-                if let Some(op) = op {
+            match self.suspended.remove(&id).map(|suspended| suspended.what) {
+                Some(Waiting::Connecting { op, forgotten }) => {
+                    forgotten.store(true, Ordering::Relaxed);
+                    if let Some(op) = op {
+                        self.emit(Origin::Kernel, op.into());
+                    }
+                }
+                Some(Waiting::Opening { op, slow, .. }) => {
+                    slow.release();
                     self.emit(Origin::Kernel, op.into());
                 }
+                _ => {}
             }
         }
     }

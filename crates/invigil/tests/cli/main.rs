@@ -8,8 +8,10 @@
 
 mod evidence;
 mod observe;
+mod policy;
 mod protect;
 mod run;
+mod terminal;
 mod views;
 
 use std::path::{Path, PathBuf};
