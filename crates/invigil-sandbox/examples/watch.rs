@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use invigil_sandbox::{
-    Action, Answer, Confinement, Decision, Gate, LaunchError, LaunchSpec, Limits, Network, Request,
-    SinkError, Stdio, launch,
+    Action, Answer, Confinement, Decision, Gate, LaunchError, LaunchSpec, Limits, Network, Reads,
+    Request, SinkError, Stdio, launch,
 };
 use invigil_schema::{Envelope, Errno, Event, Origin, Stamp, Tier, encode_body};
 
@@ -27,7 +27,7 @@ impl Gate for Refusing {
             return Answer::Now(Decision::Allow);
         };
         let target = match request.action {
-            Action::Exec(path) => path.to_string_lossy().into_owned(),
+            Action::Exec(exec) => exec.program.to_string_lossy().into_owned(),
             Action::File(op) => op.path.to_string_lossy().into_owned(),
             Action::Net(op) => format!("{:?}", op.address),
         };
@@ -35,6 +35,7 @@ impl Gate for Refusing {
             Decision::Deny {
                 error: Errno(13),
                 rule: format!("no {text}"),
+                place: None,
             }
         } else {
             Decision::Allow
@@ -109,7 +110,10 @@ fn main() {
         }
     }
     let mut spec = LaunchSpec::new(args);
-    (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
+    (spec.tier, spec.protected) = (tier, protect);
+    if reads {
+        spec.reads = Reads::Recorded;
+    }
     spec.stdin = Stdio::Inherit;
     (spec.landlock, spec.confine, spec.limits) = (landlock, confine, limits);
     let file: Box<dyn Write + Send> = match out {

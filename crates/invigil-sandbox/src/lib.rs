@@ -36,8 +36,8 @@ mod walk;
 mod watchdog;
 
 pub use api::{
-    Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
-    Sink, SinkError, Stdio,
+    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Outcome,
+    Reads, Request, Sink, SinkError, Stdio,
 };
 pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};

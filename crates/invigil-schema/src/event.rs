@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::guard::{ApprovalRequested, ApprovalResolved, PolicyEnforced, PolicyLoaded};
 use crate::kernel::{
     AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
@@ -168,6 +169,14 @@ kinds! {
     NetOp = "net_op", Syscall;
     /// Invigil refused something.
     AccessDenied = "access_denied", Syscall;
+    /// What decides in this run.
+    PolicyLoaded = "policy_loaded", Syscall;
+    /// Who sees to it that the policy holds.
+    PolicyEnforced = "policy_enforced", Syscall;
+    /// A call waits for a person.
+    ApprovalRequested = "approval_requested", Syscall;
+    /// A question is no longer open.
+    ApprovalResolved = "approval_resolved", Syscall;
     /// What the tree uses.
     ResourceSample = "resource_sample", Mm;
     /// The agent's framework reports something.
@@ -258,6 +267,9 @@ pub struct RunFinished {
     /// Why Invigil ended it, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<StopReason>,
+    /// The same for people, with what was exceeded or refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Why Invigil ended a run.
@@ -289,6 +301,8 @@ pub enum SpawnFailure {
     NotFound,
     /// It is there, but cannot be executed.
     NotExecutable,
+    /// The policy does not let it start.
+    Policy,
     /// Invigil could not start or follow it.
     Internal,
 }
@@ -313,6 +327,7 @@ mod tests {
             success: false,
             window_elapsed_ms: 12,
             stopped: None,
+            why: None,
         };
         let line = line(&finished.clone().into());
         let envelope = Envelope::parse(&line).unwrap();

@@ -9,6 +9,7 @@ mod envelope;
 mod errno;
 mod event;
 mod exit;
+mod guard;
 mod id;
 mod jsonschema;
 mod kernel;
@@ -25,6 +26,11 @@ pub use event::{
     SpawnFailure, StopReason, Tier,
 };
 pub use exit::ExitCode;
+pub use guard::{
+    ApprovalOutcome, ApprovalRequested, ApprovalResolved, ApprovalScope, AskedAction,
+    DeniedProgram, Enforced, Mode, PolicyEnforced, PolicyLoaded, PolicyPlaces, PolicySource,
+    RulePlace, Strength,
+};
 pub use id::{RunId, RunIdError};
 pub use jsonschema::journal_schema;
 pub use kernel::{

@@ -126,7 +126,7 @@ impl Bounds {
             Work::Net(op, act) => bound.net(op, || socket::is_tcp(act.socket.as_fd())),
             // What the kernel makes of ports is its own business.
             Work::Watch(Pending::Net(ops)) => ops.iter().try_for_each(|op| bound.net(op, || false)),
-            Work::Watch(Pending::Exec { found, .. }) => bound.exec(found.as_bytes()),
+            Work::Watch(Pending::Exec(wanted)) => bound.exec(wanted.found.as_bytes()),
             Work::Watch(Pending::Chdir) => Ok(()),
         };
         decision(judged)
@@ -163,6 +163,7 @@ fn decision(judged: Result<(), Beyond>) -> Decision {
         Err(Beyond { rule, error }) => Decision::Deny {
             error,
             rule: rule.to_owned(),
+            place: None,
         },
     }
 }

@@ -47,7 +47,7 @@ impl Work {
             Work::File(op, _) | Work::Watch(Pending::File(op)) => vec![Action::File(op)],
             Work::Net(op, _) => vec![Action::Net(op)],
             Work::Watch(Pending::Net(ops)) => ops.iter().map(Action::Net).collect(),
-            Work::Watch(Pending::Exec { found, .. }) => vec![Action::Exec(found)],
+            Work::Watch(Pending::Exec(wanted)) => vec![Action::Exec(wanted.request())],
             Work::Watch(Pending::Chdir) => Vec::new(),
         }
     }
@@ -58,7 +58,7 @@ impl Work {
             Work::File(op, _) | Work::Watch(Pending::File(op)) => (file_what(op), op.path.clone()),
             Work::Net(op, _) => net_what(op),
             Work::Watch(Pending::Net(ops)) => ops.first().map_or_else(Default::default, net_what),
-            Work::Watch(Pending::Exec { found, .. }) => ("exec".into(), found.clone()),
+            Work::Watch(Pending::Exec(wanted)) => ("exec".into(), wanted.found.clone()),
             Work::Watch(Pending::Chdir) => Default::default(),
         }
     }
@@ -123,9 +123,9 @@ impl Observer {
             Decision::Allow => self.bounds.judge(&work),
             denied => denied,
         };
-        let (error, rule) = match decision {
+        let (error, rule, place) = match decision {
             Decision::Allow => return self.carry_out(trapped, work),
-            Decision::Deny { error, rule } => (error, rule),
+            Decision::Deny { error, rule, place } => (error, rule, place),
         };
         let (what, target) = work.target();
         let result = CallResult::Failed(error);
@@ -135,7 +135,7 @@ impl Observer {
             Work::Watch(pending) => pending,
         };
         self.complete(trapped.caller.tid, pending, result);
-        self.deny(trapped.process, &what, target, &rule, error);
+        self.deny_by(trapped.process, &what, target, (rule, place), error);
         self.reply(trapped, Reply::Fail(error));
     }
 
@@ -170,15 +170,15 @@ impl Observer {
         match done {
             Ok(Done::Opened(fd)) => {
                 let again = op.clone();
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.inject(trapped, fd, close_on_exec, again);
             }
             Ok(Done::Returned) => {
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Return(0));
             }
             Err(error) => {
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
             }
         }
@@ -212,7 +212,7 @@ impl Observer {
                     result: CallResult::Failed(error),
                     ..op
                 };
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
             }
         }
@@ -301,12 +301,10 @@ impl Observer {
             .map(|(id, _)| *id)
             .collect();
         for id in gone {
-            if let Some(Suspended {
-                what: Waiting::Connecting(op),
-                ..
-            }) = self.suspended.remove(&id)
-            {
-                self.emit(Origin::Kernel, op.into());
+            match self.suspended.remove(&id).map(|suspended| suspended.what) {
+                Some(Waiting::Connecting(op)) => self.emit(Origin::Kernel, op.into()),
+                Some(Waiting::Asked(_)) => self.gate.withdrawn(id),
+                None => {}
             }
         }
     }
@@ -333,7 +331,7 @@ impl Observer {
             task.native = true;
             // An exec that nobody could watch is still told by its event when it succeeds.
             match pending {
-                Pending::Exec { .. } => task.pending = Some(pending),
+                Pending::Exec(_) => task.pending = Some(pending),
                 // Where it is cannot be told, so nothing is kept.
                 Pending::Chdir => {}
                 pending => self.complete(tid, pending, CallResult::Unknown),
@@ -390,7 +388,7 @@ impl Observer {
         if op.op == FileOpKind::Create {
             op.op = FileOpKind::Open;
         }
-        self.emit(Origin::Kernel, op.into());
+        self.emit_file(op);
         self.reply(trapped, Reply::Fail(error));
     }
 
