@@ -1,7 +1,7 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] [--landlock] [BOUNDS] -- COMMAND…`
+//! [--deny SUBSTRING] [--exact] [--landlock] [BOUNDS] -- COMMAND…`
 //!
 //! Bounds are `--confine`, which all of the next five imply: `--may-read PATH`, `--may-write PATH`, `--may-execute PATH`,
 //! `--may-connect PORT`, `--no-network`; and `--cpu-ms`, `--memory`, `--processes` and `--file-size` with a number.
@@ -57,6 +57,7 @@ fn main() {
     let mut reads = false;
     let mut quiet = false;
     let mut landlock = false;
+    let mut exact = false;
     let mut protect = Vec::new();
     let mut out = None;
     let mut deny = None;
@@ -76,6 +77,7 @@ fn main() {
             }
             Some("--reads") => reads = true,
             Some("--quiet") => quiet = true,
+            Some("--exact") => exact = true,
             Some("--landlock") => landlock = true,
             Some("--protect") => protect.push(value().into()),
             Some("--out") => out = Some(value()),
@@ -115,7 +117,8 @@ fn main() {
         spec.reads = Reads::Recorded;
     }
     spec.stdin = Stdio::Inherit;
-    (spec.landlock, spec.confine, spec.limits) = (landlock, confine, limits);
+    (spec.landlock, spec.exact) = (landlock, exact);
+    (spec.confine, spec.limits) = (confine, limits);
     let file: Box<dyn Write + Send> = match out {
         Some(path) => Box::new(BufWriter::new(File::create(path).expect("the output file"))),
         None => Box::new(std::io::stderr()),

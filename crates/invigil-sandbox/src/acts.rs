@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use invigil_schema::Errno;
 
@@ -58,6 +59,26 @@ pub(crate) enum Act {
         target: Target,
         change: Change,
     },
+    /// On whatever is held, a symbolic link included.
+    Change {
+        target: Target,
+        change: Change,
+    },
+    SetXattr {
+        target: Target,
+        name: CString,
+        value: Vec<u8>,
+        create: i32,
+    },
+    RemoveXattr {
+        target: Target,
+        name: CString,
+    },
+    /// It may wait for somebody else to open it too.
+    OpenSlowly {
+        target: Target,
+        flags: i32,
+    },
     Chown {
         target: Target,
         owner: u32,
@@ -97,6 +118,32 @@ pub(crate) enum Done {
     Returned,
     /// A descriptor for the caller.
     Opened(OwnedFd),
+    /// It waits, and somebody else has to wait for it.
+    Waits(Slow),
+}
+
+/// An open that waits.
+#[derive(Debug, Clone)]
+pub(crate) struct Slow {
+    target: Arc<Target>,
+    flags: i32,
+}
+
+impl Slow {
+    /// Waits for it.
+    pub(crate) fn finish(&self) -> Sys<OwnedFd> {
+        fs::reopen(self.target.fd.as_fd(), open_flags(self.flags))
+    }
+
+    /// Ends the waiting: whoever opens both ends lets everybody go on.
+    pub(crate) fn release(&self) {
+        let _ = fs::reopen(self.target.fd.as_fd(), libc::O_RDWR | libc::O_NONBLOCK);
+    }
+}
+
+/// What is left of the flags of an open when the file is held.
+fn open_flags(flags: i32) -> i32 {
+    flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW) | libc::O_NOCTTY
 }
 
 /// Does what was planned. `ELOOP` from here is the caller's.
@@ -104,8 +151,7 @@ pub(crate) fn perform(act: Act) -> Sys<Done> {
     match act {
         Act::Give(fd) => return Ok(Done::Opened(fd)),
         Act::Open { target, flags } => {
-            let flags = flags & !(libc::O_CREAT | libc::O_EXCL | libc::O_NOFOLLOW);
-            let fd = fs::reopen(target.fd.as_fd(), flags | libc::O_NOCTTY)?;
+            let fd = fs::reopen(target.fd.as_fd(), open_flags(flags))?;
             return Ok(Done::Opened(fd));
         }
         Act::Create { at, flags, mode } => {
@@ -151,6 +197,22 @@ pub(crate) fn perform(act: Act) -> Sys<Done> {
             Change::Owner(owner, group) => fs::fchown(target.fd.as_fd(), owner, group)?,
             Change::Times(times) => fs::futimes(target.fd.as_fd(), times.as_ref())?,
         },
+        Act::OpenSlowly { target, flags } => {
+            let target = Arc::new(target);
+            return Ok(Done::Waits(Slow { target, flags }));
+        }
+        Act::Change { target, change } => match change {
+            Change::Mode(mode) => fs::chmod_held(target.fd.as_fd(), mode)?,
+            Change::Owner(owner, group) => fs::chown_held(target.fd.as_fd(), owner, group)?,
+            Change::Times(times) => fs::utimes_held(target.fd.as_fd(), times.as_ref())?,
+        },
+        Act::SetXattr {
+            target,
+            name,
+            value,
+            create,
+        } => fs::set_attribute(&target.handle(), &name, &value, create)?,
+        Act::RemoveXattr { target, name } => fs::remove_attribute(&target.handle(), &name)?,
         Act::Chmod { target, mode } => fs::chmod(&target.handle(), mode)?,
         Act::Chown {
             target,

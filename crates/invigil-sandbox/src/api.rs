@@ -37,6 +37,10 @@ pub struct LaunchSpec {
     pub reads: Reads,
     /// Absolute paths that nothing in the run may change: Invigil's own store.
     pub protected: Vec<PathBuf>,
+    /// Whether the gate must not be fooled: whatever it judges is carried out by us, or not at all, so that nothing can
+    /// be changed after it was judged. Processes that are not like us any more (other credentials, a sandbox of their
+    /// own) can do little then.
+    pub exact: bool,
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
     /// it nothing in the run can mount anything, so that sandboxes inside do not work.
     pub landlock: bool,
@@ -61,6 +65,7 @@ impl LaunchSpec {
             tier: Tier::Notify,
             reads: Reads::Free,
             protected: Vec::new(),
+            exact: false,
             landlock: false,
             confine: None,
             limits: Limits::default(),

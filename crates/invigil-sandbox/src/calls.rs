@@ -150,6 +150,10 @@ pub(crate) enum Call {
     SetXattr {
         at: Place,
         name: u64,
+        /// Where the value is and how long, if registers say so.
+        value: Option<(u64, u64)>,
+        /// Whether it must be there already, or must not.
+        create: i32,
         flags: i32,
     },
     RemoveXattr {
@@ -405,21 +409,29 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_setxattr => Call::SetXattr {
             at: at(CWD as u64, a[0]),
             name: a[1],
+            value: Some((a[2], a[3])),
+            create: a[4] as i32,
             flags: 0,
         },
         libc::SYS_lsetxattr => Call::SetXattr {
             at: at(CWD as u64, a[0]),
             name: a[1],
+            value: Some((a[2], a[3])),
+            create: a[4] as i32,
             flags: libc::AT_SYMLINK_NOFOLLOW,
         },
         libc::SYS_fsetxattr => Call::SetXattr {
             at: Place::Fd(a[0] as i32),
             name: a[1],
+            value: Some((a[2], a[3])),
+            create: a[4] as i32,
             flags: 0,
         },
         SETXATTRAT => Call::SetXattr {
             at: at(a[0], a[1]),
             name: a[3],
+            value: None,
+            create: 0,
             flags: a[2] as i32,
         },
         libc::SYS_removexattr => Call::RemoveXattr {
@@ -445,6 +457,8 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         FILE_SETATTR => Call::SetXattr {
             at: at(a[0], a[1]),
             name: 0,
+            value: None,
+            create: 0,
             flags: a[4] as i32,
         },
         libc::SYS_mount => Call::Mount {
@@ -561,6 +575,8 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS | FS_IOC_FSSETXATTR => Call::SetXattr {
                 at: Place::Fd(a[0] as i32),
                 name: 0,
+                value: None,
+                create: 0,
                 flags: 0,
             },
             _ => Call::SignalOwner(Owner::At(a[2])),

@@ -111,7 +111,7 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
                 Order::Limit(limited, measured) => {
                     watch.killed = Some(Killed::Limit { limited, measured });
                 }
-                Order::Answer(..) | Order::Connected(..) => {}
+                Order::Answer(..) | Order::Connected(..) | Order::Opened(..) => {}
             }
         }
     }

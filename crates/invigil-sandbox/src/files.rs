@@ -6,6 +6,7 @@ use invigil_schema::{Errno, FileOpKind, OpenFlag, OsText};
 
 use crate::acts::{Act, Change, Linked};
 use crate::calls::{Call, Place, Times};
+use crate::exactly;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
 use crate::sys;
 use crate::sys::fs::{self, cstring};
@@ -46,7 +47,7 @@ pub(crate) enum Way {
 }
 
 const ACCESS: i32 = libc::O_ACCMODE;
-const TEMPORARY: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
+pub(crate) const TEMPORARY: i32 = libc::O_TMPFILE & !libc::O_DIRECTORY;
 
 /// The names of the flags of `open`.
 pub(crate) fn open_flags(flags: i32, resolve: u64) -> Vec<OpenFlag> {
@@ -106,8 +107,13 @@ impl Planned {
     }
 }
 
-/// Plans a call. None if it is not about files.
-pub(crate) fn plan(caller: &Caller, call: Call, likeness: Likeness) -> Option<Planned> {
+/// Plans a call. None if it is not about files. With `exact` nothing that matters is left to the kernel.
+pub(crate) fn plan(
+    caller: &Caller,
+    call: Call,
+    likeness: Likeness,
+    exact: bool,
+) -> Option<Planned> {
     let mut planned = Planned::new(kind(call)?);
     let way = match likeness {
         Likeness::None => Err(Stop::Native),
@@ -116,6 +122,12 @@ pub(crate) fn plan(caller: &Caller, call: Call, likeness: Likeness) -> Option<Pl
     planned.way = match (way, likeness) {
         (Ok(act), Likeness::Acts) => Way::Ours(act),
         (Err(Stop::Fail(error)), Likeness::Acts) => Way::Fails(error),
+        (Err(Stop::Native), Likeness::Acts) if exact && !exactly::is_harmless(call) => {
+            match exactly::plan(caller, call, &mut planned) {
+                Ok(act) => Way::Ours(act),
+                Err(error) => Way::Fails(error),
+            }
+        }
         _ => Way::Native,
     };
     let two = matches!(call, Call::Link { .. } | Call::Rename { .. });
@@ -167,9 +179,7 @@ fn locate_two(caller: &Caller, from: Place, to: Place) -> Result<(Located, Locat
     ) = (from, to)
         && let Some([text, text2]) = sys::read_two_strings(caller.tid, [path, path2])
     {
-        let from = Base::of(caller, dir, &text)?.locate()?;
-        let to = Base::of(caller, dir2, &text2)?;
-        return Ok((from, to.locate()?));
+        return paths::locate_two(caller, (dir, &text), (dir2, &text2));
     }
     Ok((locate(caller, from)?, locate(caller, to)?))
 }
@@ -371,25 +381,24 @@ fn plan_link(
     if flags & libc::AT_EMPTY_PATH != 0 {
         return Err(Stop::Native);
     }
-    let linked = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
-        Linked::File(target(caller, from, 0)?)
+    let (linked, to) = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+        let from = target(caller, from, 0)?;
+        planned.path = from.path.clone().into();
+        (Linked::File(from), locate(caller, to)?)
     } else {
-        Linked::Name(locate(caller, from)?)
+        let (from, to) = locate_two(caller, from, to)?;
+        planned.path = from.path.clone().into();
+        (Linked::Name(from), to)
     };
-    planned.path = match &linked {
-        Linked::File(target) => target.path.clone().into(),
-        Linked::Name(name) => name.path.clone().into(),
-    };
-    let to = locate(caller, to)?;
     planned.to = Some(to.path.clone().into());
     Ok(Act::Link { from: linked, to })
 }
 
-fn has_mode(flags: i32) -> bool {
+pub(crate) fn has_mode(flags: i32) -> bool {
     flags & (libc::O_CREAT | TEMPORARY) != 0
 }
 
-fn owner_text(owner: u32, group: u32) -> OsText {
+pub(crate) fn owner_text(owner: u32, group: u32) -> OsText {
     let name = |id: u32| {
         if id == u32::MAX {
             "-".to_owned()
@@ -402,7 +411,10 @@ fn owner_text(owner: u32, group: u32) -> OsText {
         .into()
 }
 
-fn read_times(caller: &Caller, address: u64) -> Result<Option<[libc::timespec; 2]>, Stop> {
+pub(crate) fn read_times(
+    caller: &Caller,
+    address: u64,
+) -> Result<Option<[libc::timespec; 2]>, Stop> {
     if address == 0 {
         return Ok(None);
     }
@@ -426,7 +438,7 @@ fn stop_memory(error: Errno) -> Stop {
     }
 }
 
-fn read_how(caller: &Caller, how: u64, size: u64) -> Result<(i32, u32, u64), Stop> {
+pub(crate) fn read_how(caller: &Caller, how: u64, size: u64) -> Result<(i32, u32, u64), Stop> {
     // A size or a bit that we do not know is the kernel's to judge.
     if size != size_of::<libc::open_how>() as u64 {
         return Err(Stop::Native);
@@ -458,7 +470,7 @@ fn plan_open(
         return Err(Stop::Native);
     }
     let reads = flags & (ACCESS | libc::O_CREAT) == libc::O_RDONLY && resolve == 0;
-    if reads && let Some(found) = base.read_straight(flags) {
+    if reads && let Some(found) = base.read_now(flags) {
         return match found {
             Ok(Target { fd, path }) => {
                 planned.path = path.into();

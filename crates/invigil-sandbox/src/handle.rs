@@ -54,7 +54,7 @@ pub fn launch(
     let step = |step| move |error| LaunchError::System { step, error };
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(step("becoming a subreaper"))?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(step("becoming undumpable"))?;
-    let (tier, reads, patience) = (spec.tier, spec.reads, spec.patience);
+    let (tier, reads, exact, patience) = (spec.tier, spec.reads, spec.exact, spec.patience);
     let protected = spec.protected.clone();
     let prepared = prepare(spec)?;
     let ended = Arc::new(Ended::default());
@@ -66,6 +66,7 @@ pub fn launch(
             let config = observer::Config {
                 tier,
                 reads,
+                exact,
                 protected,
                 patience,
             };

@@ -16,6 +16,7 @@ mod census;
 mod cgroup;
 mod confine;
 mod contract;
+mod exactly;
 mod exec;
 mod files;
 mod filter;

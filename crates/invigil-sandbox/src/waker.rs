@@ -6,7 +6,7 @@
 //! time; otherwise the kernel mostly wakes the main thread first.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
@@ -79,6 +79,8 @@ pub(crate) enum Order {
     Answer(u64, Decision),
     /// Too much was used: which limit, and how much.
     Limit(Limited, u64),
+    /// An open that had to wait has ended.
+    Opened(u64, Sys<OwnedFd>),
     /// A connection has ended, well or not.
     Connected(u64, Sys<()>),
 }

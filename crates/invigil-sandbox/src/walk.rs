@@ -31,6 +31,8 @@ pub(crate) struct Found {
     pub(crate) file: Option<OwnedFd>,
     /// The path, as the kernel calls it.
     pub(crate) path: Vec<u8>,
+    /// The last name; empty for a file that was reached by its descriptor.
+    pub(crate) name: Vec<u8>,
 }
 
 fn hold(at: At<'_>, path: &[u8], flags: i32) -> Sys<OwnedFd> {
@@ -71,6 +73,7 @@ fn by_descriptor(file: OwnedFd) -> Sys<Found> {
         dir,
         file: Some(file),
         path,
+        name: Vec::new(),
     })
 }
 
@@ -156,6 +159,7 @@ fn named(dir: OwnedFd, file: Option<OwnedFd>, name: &[u8]) -> Sys<Found> {
         dir: Some(dir),
         file,
         path,
+        name: name.to_vec(),
     })
 }
 

@@ -8,6 +8,7 @@ use super::Observer;
 use super::settle::{Via, Work};
 use crate::api::{Answer, Decision, Request};
 use crate::calls::{self, Call, Owner};
+use crate::exactly;
 use crate::exec;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
@@ -18,6 +19,9 @@ use crate::sys::ptrace::{self, Registers};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{self, seccomp};
 use crate::table::{Identity, Pending, Rights, Wanted};
+
+/// Why something is refused that only the caller itself could do.
+const INEXACT: &str = "it could be changed after it was judged";
 
 /// A trapped call and who made it.
 #[derive(Debug)]
@@ -149,7 +153,7 @@ impl Observer {
     fn on_call(&mut self, trapped: Trapped, call: Call) {
         let caller = &trapped.caller;
         let likeness = self.likeness(caller);
-        if let Some(planned) = files::plan(caller, call, likeness) {
+        if let Some(planned) = files::plan(caller, call, likeness, self.exact) {
             return self.on_file_call(trapped, call, planned, likeness);
         }
         let network = matches!(
@@ -207,6 +211,9 @@ impl Observer {
         }
         if matches!(call, Call::Chroot { .. } | Call::Mount { .. }) {
             self.unsettle(&trapped.caller);
+        }
+        if self.exact && matches!(way, Way::Native) && !exactly::is_harmless(call) {
+            return self.refuse_file(trapped, op, INEXACT, Errno(libc::EPERM));
         }
         let work = match way {
             Way::Fails(error) => return self.fail_file(trapped, op, error),
@@ -328,6 +335,17 @@ impl Observer {
                     process.umask = mask;
                 }
                 self.pass(trapped);
+            }
+            // It would have to act for itself from now on, and what it does could not be judged.
+            Call::Identity if self.exact && trapped.number == libc::SYS_landlock_restrict_self => {
+                self.deny(
+                    process,
+                    "landlock",
+                    "a sandbox of its own".into(),
+                    INEXACT,
+                    Errno(libc::EPERM),
+                );
+                self.reply(trapped, Reply::Fail(Errno(libc::EPERM)));
             }
             Call::Identity => {
                 self.unsettle(caller);

@@ -36,6 +36,7 @@ use settle::Suspended;
 pub(crate) struct Config {
     pub(crate) tier: Tier,
     pub(crate) reads: Reads,
+    pub(crate) exact: bool,
     pub(crate) protected: Vec<PathBuf>,
     pub(crate) patience: Duration,
 }
@@ -50,6 +51,8 @@ const KILL_AGAIN: Duration = Duration::from_millis(20);
 /// A run that is watched.
 struct Observer {
     tier: Tier,
+    /// Nothing that was judged is left to the kernel.
+    exact: bool,
     listener: Option<OwnedFd>,
     /// Trapped calls wait for their answer whatever signals arrive.
     killable: bool,
@@ -162,6 +165,7 @@ impl Observer {
         let looks_at_programs = gate.looks_at_programs();
         let mut observer = Observer {
             tier: config.tier,
+            exact: config.exact,
             listener: None,
             killable: false,
             table: Table::default(),
@@ -364,6 +368,7 @@ impl Observer {
             Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),
+            Order::Opened(request, result) => self.on_opened(request, result),
         }
     }
 

@@ -10,7 +10,7 @@ use invigil_schema::{
 use super::Observer;
 use super::call::Trapped;
 use super::trace::ERESTARTNOINTR;
-use crate::acts::{self, Act, Done};
+use crate::acts::{self, Act, Done, Slow};
 use crate::api::{Action, Decision};
 use crate::net;
 use crate::protect::RULE;
@@ -114,6 +114,12 @@ enum Waiting {
     Asked(Work),
     /// For a connection.
     Connecting(NetOp),
+    /// For somebody else who opens the same FIFO.
+    Opening {
+        op: FileOp,
+        slow: Slow,
+        close_on_exec: bool,
+    },
 }
 
 impl Observer {
@@ -173,6 +179,7 @@ impl Observer {
                 self.emit_file(op);
                 self.inject(trapped, fd, close_on_exec, again);
             }
+            Ok(Done::Waits(slow)) => self.open_slowly(trapped, op, slow, close_on_exec),
             Ok(Done::Returned) => {
                 self.emit_file(op);
                 self.reply(trapped, Reply::Return(0));
@@ -180,6 +187,51 @@ impl Observer {
             Err(error) => {
                 self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
+            }
+        }
+    }
+
+    /// An open that waits goes to a thread of its own.
+    fn open_slowly(&mut self, trapped: Trapped, op: FileOp, slow: Slow, close_on_exec: bool) {
+        let request = self.next_request;
+        self.next_request += 1;
+        let mailbox = Arc::clone(&self.mailbox);
+        let waiting = slow.clone();
+        let wait = move || mailbox.post(Order::Opened(request, waiting.finish()));
+        let name = "invigil-open".to_owned();
+        let worker = std::thread::Builder::new().name(name).stack_size(64 * 1024);
+        match worker.spawn(wait) {
+            Ok(_) => {
+                let what = Waiting::Opening {
+                    op,
+                    slow,
+                    close_on_exec,
+                };
+                self.suspended.insert(request, Suspended { trapped, what });
+            }
+            Err(_) => self.fail_file(trapped, op, Errno(libc::EAGAIN)),
+        }
+    }
+
+    /// A worker's open has ended.
+    pub(super) fn on_opened(&mut self, request: u64, result: Sys<OwnedFd>) {
+        if let Some(Suspended {
+            trapped,
+            what:
+                Waiting::Opening {
+                    mut op,
+                    close_on_exec,
+                    ..
+                },
+        }) = self.suspended.remove(&request)
+        {
+            match result {
+                Ok(fd) => {
+                    op.result = CallResult::Ok;
+                    self.emit(Origin::Kernel, op.clone().into());
+                    self.inject(trapped, fd, close_on_exec, op);
+                }
+                Err(error) => self.fail_file(trapped, op, error),
             }
         }
     }
@@ -304,6 +356,10 @@ impl Observer {
             match self.suspended.remove(&id).map(|suspended| suspended.what) {
                 Some(Waiting::Connecting(op)) => self.emit(Origin::Kernel, op.into()),
                 Some(Waiting::Asked(_)) => self.gate.withdrawn(id),
+                Some(Waiting::Opening { op, slow, .. }) => {
+                    slow.release();
+                    self.emit_file(op);
+                }
                 None => {}
             }
         }

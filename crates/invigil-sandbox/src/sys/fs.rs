@@ -233,6 +233,45 @@ pub(crate) fn chown(at: At<'_>, path: &CStr, owner: u32, group: u32, flags: i32)
     check(unsafe { libc::fchownat(at.raw(), path.as_ptr(), owner, group, flags) }).map(drop)
 }
 
+/// `chmod` of a file that is held. A symbolic link has no mode.
+pub(crate) fn chmod_held(fd: BorrowedFd<'_>, mode: u32) -> Sys<()> {
+    if fstat(fd)?.st_mode & libc::S_IFMT == libc::S_IFLNK {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    chmod(&own_fd_path(fd), mode)
+}
+
+/// `chown` of a file that is held, a symbolic link included.
+pub(crate) fn chown_held(fd: BorrowedFd<'_>, owner: u32, group: u32) -> Sys<()> {
+    chown(At::Dir(fd), c"", owner, group, libc::AT_EMPTY_PATH)
+}
+
+/// `utimensat` of a file that is held, a symbolic link included.
+pub(crate) fn utimes_held(fd: BorrowedFd<'_>, times: Option<&[libc::timespec; 2]>) -> Sys<()> {
+    utimes(At::Dir(fd), c"", times, libc::AT_EMPTY_PATH)
+}
+
+/// `setxattr`.
+pub(crate) fn set_attribute(path: &CStr, name: &CStr, value: &[u8], create: i32) -> Sys<()> {
+    // SAFETY: both strings end in a zero byte, and the value has the length that is given.
+    check(unsafe {
+        libc::setxattr(
+            path.as_ptr(),
+            name.as_ptr(),
+            value.as_ptr().cast(),
+            value.len(),
+            create,
+        )
+    })
+    .map(drop)
+}
+
+/// `removexattr`.
+pub(crate) fn remove_attribute(path: &CStr, name: &CStr) -> Sys<()> {
+    // SAFETY: both strings end in a zero byte.
+    check(unsafe { libc::removexattr(path.as_ptr(), name.as_ptr()) }).map(drop)
+}
+
 /// `truncate`.
 pub(crate) fn truncate(path: &CStr, length: i64) -> Sys<()> {
     // SAFETY: `path` ends in a zero byte.

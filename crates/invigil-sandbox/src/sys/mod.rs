@@ -59,6 +59,15 @@ pub(crate) fn read_array<const N: usize>(tid: u32, address: u64) -> Sys<[u8; N]>
     }
 }
 
+/// Reads so many bytes, or fails.
+pub(crate) fn read_bytes(tid: u32, address: u64, length: usize) -> Sys<Vec<u8>> {
+    let mut bytes = vec![0; length];
+    if length > 0 && read_memory(tid, address, &mut bytes)? != length {
+        return Err(Errno(libc::EFAULT));
+    }
+    Ok(bytes)
+}
+
 /// Reads two short strings in one go. None if one of them is not short, or not within one page.
 pub(crate) fn read_two_strings(tid: u32, addresses: [u64; 2]) -> Option<[Vec<u8>; 2]> {
     const PAGE: u64 = 4096;

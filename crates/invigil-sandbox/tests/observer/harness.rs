@@ -27,6 +27,13 @@ pub(crate) struct Tools {
     pub(crate) traps: Option<PathBuf>,
 }
 
+impl Tools {
+    /// Where they are.
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
 pub(crate) fn tools() -> &'static Tools {
     static TOOLS: OnceLock<Tools> = OnceLock::new();
     TOOLS.get_or_init(|| {

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "these are tests")]
 
 mod asking;
+mod exact;
 mod facts;
 mod fidelity;
 mod harness;

@@ -3,7 +3,7 @@
 mod memory;
 mod workload;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -38,6 +38,7 @@ pub(super) fn measure(quick: bool) -> Result<Part> {
 struct Track {
     scratch: Scratch,
     invigil: PathBuf,
+    floor: PathBuf,
     strace: bool,
     quick: bool,
 }
@@ -46,6 +47,14 @@ impl Track {
     fn new(quick: bool) -> Result<Track> {
         let scratch = Scratch::new("bench")?;
         let invigil = release("invigil")?;
+        let floor = scratch.path().join("floor");
+        let source = floor.with_extension("c");
+        fs::write(&source, include_str!("programs/floor.c"))?;
+        let words = [OsStr::new("gcc"), "-O1".as_ref(), "-o".as_ref()];
+        let words = words
+            .into_iter()
+            .chain([floor.as_os_str(), source.as_os_str()]);
+        Program::new(words.map(OsString::from)).succeed(scratch.path())?;
         let strace = child::missing(&["strace"]).is_none();
         if !strace {
             println!("strace is not installed: its columns stay empty");
@@ -53,6 +62,7 @@ impl Track {
         Ok(Track {
             scratch,
             invigil,
+            floor,
             strace,
             quick,
         })
@@ -91,6 +101,7 @@ impl Track {
                 "processor time ÷ alone",
                 "records",
                 "µs a record",
+                "floor ÷ alone",
                 "strace ÷ alone",
                 "invigil ÷ strace",
                 "goal",
@@ -101,7 +112,8 @@ impl Track {
              took longer, divided by the records of its journal. Processor time is that of all processes, the supervisor's too; \
              unlike the ratio of times it hardly depends on what else the machine does. strace is `strace -f --seccomp-bpf` of the classes of calls \
              that Invigil records, with its output thrown away; it cannot choose opens by their flags and so stops at all of \
-             them.",
+             them. The floor is a program that traps the same usual calls and lets each go on without a look: nothing is \
+             read, recorded, decided or traced, so that whoever uses this mechanism cannot cost less.",
             self.rounds()
         ));
         for workload in workload::ALL {
@@ -122,6 +134,8 @@ impl Track {
         };
         let watched = self.invigil(&program, workload.reads);
         let traced = program.under(strace_words());
+        let kind = if workload.reads { "reads" } else { "writes" };
+        let trapped = program.under([self.floor.as_os_str(), kind.as_ref()]);
         let [of_alone, of_ours] = &mut processor;
         let mut alone = |_| {
             let ended = turn(&program)?;
@@ -135,15 +149,16 @@ impl Track {
             records = self.records()?;
             Ok(ended.took)
         };
-        let (alone, ours, theirs) = if self.strace {
+        let mut least = |_| Ok(turn(&trapped)?.took);
+        let (alone, ours, least, theirs) = if self.strace {
             let mut theirs = |_| Ok(turn(&traced)?.took);
-            let turns: [Contestant<'_>; 3] = [&mut alone, &mut ours, &mut theirs];
-            let [alone, ours, theirs] = interleaved(self.rounds(), turns)?;
-            (alone, ours, Some(theirs))
+            let turns: [Contestant<'_>; 4] = [&mut alone, &mut ours, &mut least, &mut theirs];
+            let [alone, ours, least, theirs] = interleaved(self.rounds(), turns)?;
+            (alone, ours, least, Some(theirs))
         } else {
-            let turns: [Contestant<'_>; 2] = [&mut alone, &mut ours];
-            let [alone, ours] = interleaved(self.rounds(), turns)?;
-            (alone, ours, None)
+            let turns: [Contestant<'_>; 3] = [&mut alone, &mut ours, &mut least];
+            let [alone, ours, least] = interleaved(self.rounds(), turns)?;
+            (alone, ours, least, None)
         };
         let [of_alone, of_ours] = processor.map(|times| Samples::of(&times[1..]));
         let ratio = ours.over(&alone);
@@ -167,6 +182,7 @@ impl Track {
             } else {
                 empty()
             },
+            least.over(&alone).to_string(),
             theirs
                 .as_ref()
                 .map_or_else(empty, |theirs| theirs.over(&alone).to_string()),

@@ -138,6 +138,18 @@ pub(super) const ALL: &[Workload] = &[
         ..C_BUILD
     },
     Workload {
+        title: "50,000 files read whole, `--reads on`",
+        inputs: &[("reads.c", include_str!("programs/reads.c"))],
+        prepare: "gcc -O1 -o reads reads.c; mkdir source
+                  for i in $(seq 0 199); do head -c 8192 /dev/zero > source/file.$i; done",
+        run: Run::Words(&["./reads", "SIZE"]),
+        size: 50_000,
+        quick: 5_000,
+        reads: true,
+        goal: Goal::AtMost(4.0),
+        ..NOTHING
+    },
+    Workload {
         title: "200,000 opens for reading, `--reads on`",
         reads: true,
         goal: Goal::AtMost(4.0),

@@ -1,4 +1,5 @@
-/* The floor: traps every open of a command, and lets each go on without a look. */
+/* The floor: `floor reads|writes COMMAND` traps the same usual calls as Invigil, and lets each go on without a look.
+   Nothing is read, recorded or decided; nobody who uses this mechanism can cost less. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -21,16 +22,31 @@
 #define SECCOMP_IOCTL_NOTIF_SET_FLAGS SECCOMP_IOW(4, __u64)
 #endif
 
+#define WRITES (O_WRONLY | O_RDWR | O_CREAT | O_TRUNC)
+
+static const unsigned CALLS[] = {
+    __NR_execve,   __NR_connect, __NR_bind,  __NR_listen,   __NR_rename,  __NR_renameat,   __NR_renameat2, __NR_unlink,
+    __NR_unlinkat, __NR_mkdir,   __NR_mkdirat, __NR_rmdir,  __NR_link,    __NR_linkat,     __NR_symlink,   __NR_symlinkat,
+    __NR_chmod,    __NR_fchmod,  __NR_fchmodat, __NR_chown, __NR_fchownat, __NR_truncate, __NR_utimensat, __NR_chdir,
+};
+
 int main(int argc, char **argv) {
-    struct sock_filter code[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_openat, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    if (argc < 3) return 125;
+    int reads = !strcmp(argv[1], "reads");
+    argv += 2;
+    struct sock_filter code[sizeof CALLS / sizeof *CALLS + 6];
+    struct sock_filter *at = code, *end = code + sizeof code / sizeof *code;
+    *at++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr));
+    for (unsigned i = 0; i < sizeof CALLS / sizeof *CALLS; i++, at++)
+        *at = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, CALLS[i], end - at - 2, 0);
+    *at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_openat, 0, 2);
+    *at++ = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2]));
+    *at++ = (struct sock_filter)BPF_JUMP(BPF_JMP | (reads ? BPF_JGE : BPF_JSET) | BPF_K, reads ? 0 : WRITES, 1, 0);
+    *at++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    *at++ = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF);
+    struct sock_fprog program = {at - code, code};
     int pair[2];
-    if (argc < 2 || socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 125;
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, pair)) return 125;
     pid_t child = fork();
     if (child == 0) {
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
@@ -45,7 +61,7 @@ int main(int argc, char **argv) {
         close(listener);
         close(pair[0]);
         close(pair[1]);
-        execvp(argv[1], argv + 1);
+        execvp(*argv, argv);
         _exit(127);
     }
     char space[CMSG_SPACE(sizeof(int))], byte;
