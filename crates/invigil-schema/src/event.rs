@@ -5,7 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::guard::{ApprovalRequested, ApprovalResolved, PolicyEnforced, PolicyLoaded};
+use crate::guard::{PolicyEnforced, PolicyLoaded};
 use crate::kernel::{
     AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
@@ -173,10 +173,6 @@ kinds! {
     PolicyLoaded = "policy_loaded", Syscall;
     /// Who sees to it that the policy holds.
     PolicyEnforced = "policy_enforced", Syscall;
-    /// A call waits for a person.
-    ApprovalRequested = "approval_requested", Syscall;
-    /// A question is no longer open.
-    ApprovalResolved = "approval_resolved", Syscall;
     /// What the tree uses.
     ResourceSample = "resource_sample", Mm;
     /// The agent's framework reports something.

@@ -1,9 +1,9 @@
-//! What limits a run by decisions: the policy in force, who sees to it, and questions to people.
+//! What limits a run by decisions: the policy in force, and who sees to it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Digest, OsText, ProcessRef, Timestamp};
+use crate::{Digest, OsText};
 
 /// What a policy means for a run.
 #[derive(
@@ -134,88 +134,4 @@ pub enum Strength {
     Advisory,
     /// What is decided is what happens.
     Full,
-}
-
-/// Data of `approval_requested`: a call waits for a person.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ApprovalRequested {
-    /// The number of the question in this run.
-    pub id: u64,
-    /// Who waits.
-    pub process: ProcessRef,
-    /// What would happen.
-    pub action: AskedAction,
-    /// The digest of what would happen, exactly. An answer holds for this and nothing else.
-    pub action_hash: Digest,
-    /// The rule that asks; absent if no line of a file does.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rule: Option<RulePlace>,
-    /// Without an answer until then it is refused.
-    pub deadline: Timestamp,
-}
-
-/// What a person is asked about.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct AskedAction {
-    /// What kind: `exec`, `file.write`, `net.connect` and so on.
-    pub what: String,
-    /// The program, the path or the address.
-    pub target: OsText,
-    /// The second path of a rename or a link.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub to: Option<OsText>,
-    /// The arguments of a program.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub argv: Vec<OsText>,
-    /// Where a program would start.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cwd: Option<OsText>,
-}
-
-/// Data of `approval_resolved`: a question is no longer open.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct ApprovalResolved {
-    /// Which question.
-    pub id: u64,
-    /// What it was about.
-    pub action_hash: Digest,
-    /// How it ended.
-    pub outcome: ApprovalOutcome,
-    /// For how long an answer holds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub scope: Option<ApprovalScope>,
-    /// Who answered, or why nobody did, in words.
-    pub by: String,
-}
-
-/// How a question ended.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum ApprovalOutcome {
-    /// It may happen.
-    Allowed,
-    /// It may not.
-    Denied,
-    /// Nobody answered in time, so it may not.
-    Expired,
-    /// There is nobody to ask, so it may not.
-    Nobody,
-    /// Whoever waited is dead.
-    Withdrawn,
-}
-
-/// For how long an answer holds.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum ApprovalScope {
-    /// For this one call.
-    Once,
-    /// For exactly the same in this run.
-    Run,
-    /// From now on; a rule is written.
-    Always,
 }

@@ -27,7 +27,6 @@ pub use event::{
 };
 pub use exit::ExitCode;
 pub use guard::{
-    ApprovalOutcome, ApprovalRequested, ApprovalResolved, ApprovalScope, AskedAction,
     DeniedProgram, Enforced, Mode, PolicyEnforced, PolicyLoaded, PolicyPlaces, PolicySource,
     RulePlace, Strength,
 };
