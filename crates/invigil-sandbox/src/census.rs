@@ -113,6 +113,17 @@ pub(crate) fn cpu_with_children(pid: u32) -> Duration {
     Duration::from_micros(ticks.sum::<u64>() * tick_us())
 }
 
+/// How many threads a user has on this machine.
+pub(crate) fn tasks_of(user: u32) -> u64 {
+    let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let own = processes.filter(|entry| {
+        use std::os::unix::fs::MetadataExt;
+        entry.metadata().is_ok_and(|data| data.uid() == user)
+    });
+    let tasks = own.filter_map(|entry| std::fs::read_dir(entry.path().join("task")).ok());
+    tasks.map(|tasks| tasks.count() as u64).sum()
+}
+
 fn tick_us() -> u64 {
     // SAFETY: plain integers.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };

@@ -24,6 +24,15 @@ pub(crate) enum Controller {
     Cpu,
 }
 
+/// The two designs of cgroups.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// Version 2: one hierarchy.
+    Unified,
+    /// Version 1: one for each controller.
+    Separate,
+}
+
 /// Groups are one for each controller in version 1, and one for all in version 2.
 #[derive(Debug)]
 pub(crate) struct Cgroup {
@@ -138,36 +147,47 @@ fn fresh_name() -> Option<String> {
 }
 
 impl Cgroup {
-    /// Makes a group that holds as many of the limits as it can. The error says why there is none.
-    pub(crate) fn new(limits: &Limits) -> Result<Cgroup, String> {
+    /// Makes a group that holds as many of the limits as it can. The error says why there is none. `counted` says that
+    /// somebody else counts processes, and the group only has to hold what that one does not see.
+    pub(crate) fn new(limits: &Limits, counted: bool) -> Result<Cgroup, String> {
+        Cgroup::of(Version::Unified, limits, counted).or_else(|unified| {
+            let separate = Cgroup::of(Version::Separate, limits, counted);
+            separate.map_err(|separate| format!("{unified}; {separate}"))
+        })
+    }
+
+    /// The same in one of the versions.
+    pub(crate) fn of(version: Version, limits: &Limits, counted: bool) -> Result<Cgroup, String> {
         sweep();
+        let tasks = |processes: u32| match counted {
+            true => u64::from(processes) * TASKS_PER_PROCESS,
+            // One more than is allowed, so that it can be seen.
+            false => u64::from(processes) + 1,
+        };
         let wanted: Vec<_> = [
             (Controller::Memory, limits.memory),
-            (
-                Controller::Tasks,
-                limits.processes.map(|n| u64::from(n) * TASKS_PER_PROCESS),
-            ),
+            (Controller::Tasks, limits.processes.map(tasks)),
             (Controller::Cpu, limits.cpu.map(|_| 0)),
         ]
         .into_iter()
         .filter_map(|(controller, limit)| Some((controller, limit?)))
         .collect();
-        let name = fresh_name().ok_or("/proc does not say when this process started")?;
         let hierarchies = here();
-        let mut problem = "no hierarchy has the controllers".to_owned();
-        for hierarchy in hierarchies.iter().filter(|h| h.unified()) {
-            for parent in parents(hierarchy) {
-                match Cgroup::unified(&parent.join(&name), &wanted) {
-                    Ok(cgroup) => return Ok(cgroup),
-                    Err(why) => problem = why,
+        let name = fresh_name().ok_or("/proc does not say when this process started")?;
+        match version {
+            Version::Unified => {
+                let unified = hierarchies.iter().filter(|h| h.unified());
+                let mut problem = "there is no unified hierarchy".to_owned();
+                for parent in unified.flat_map(parents) {
+                    match Cgroup::unified(&parent.join(&name), &wanted) {
+                        Ok(cgroup) => return Ok(cgroup),
+                        Err(why) => problem = why,
+                    }
                 }
+                Err(problem)
             }
+            Version::Separate => Cgroup::separate(&hierarchies, &name, &wanted),
         }
-        let cgroup = Cgroup::separate(&hierarchies, &name, &wanted, &mut problem);
-        if cgroup.groups.is_empty() {
-            return Err(problem);
-        }
-        Ok(cgroup)
     }
 
     fn unified(group: &Path, wanted: &[(Controller, u64)]) -> Result<Cgroup, String> {
@@ -182,8 +202,7 @@ impl Cgroup {
             Controller::Cpu => true,
         });
         let held: Vec<_> = held.copied().collect();
-        let memory = |(controller, _): &(Controller, u64)| *controller == Controller::Memory;
-        if held.is_empty() || wanted.iter().any(memory) && !held.iter().any(memory) {
+        if held.len() < wanted.len() {
             return Err(format!(
                 "{}: the controllers are not delegated",
                 parent.display()
@@ -205,8 +224,8 @@ impl Cgroup {
         hierarchies: &[Hierarchy],
         name: &str,
         wanted: &[(Controller, u64)],
-        problem: &mut String,
-    ) -> Cgroup {
+    ) -> Result<Cgroup, String> {
+        let mut problem = "no hierarchy has the controllers".to_owned();
         let mut cgroup = Cgroup {
             groups: Vec::new(),
             unified: false,
@@ -225,18 +244,21 @@ impl Cgroup {
             if let Err(error) = std::fs::create_dir(&group) {
                 // Two controllers can share a hierarchy.
                 if !cgroup.groups.iter().any(|(_, made)| *made == group) {
-                    *problem = format!("{}: {error}", group.display());
+                    problem = format!("{}: {error}", group.display());
                     continue;
                 }
             }
             cgroup.groups.push((*controller, group.clone()));
             if let Err(error) = cgroup.set(*controller, *limit) {
-                *problem = format!("{}: {error}", group.display());
+                problem = format!("{}: {error}", group.display());
                 cgroup.groups.pop();
                 let _ = std::fs::remove_dir(group);
             }
         }
-        cgroup
+        match cgroup.groups.is_empty() {
+            true => Err(problem),
+            false => Ok(cgroup),
+        }
     }
 
     fn group(&self, controller: Controller) -> Option<&Path> {

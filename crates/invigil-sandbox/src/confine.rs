@@ -101,7 +101,11 @@ pub(crate) struct Confined {
 impl Confined {
     /// Opens the roots as they are now and makes the ruleset, as far as the kernel goes.
     pub(crate) fn new(confinement: &Confinement) -> Confined {
-        let abi = landlock::abi();
+        Confined::with(confinement, landlock::abi())
+    }
+
+    /// The same as if the kernel had this version.
+    fn with(confinement: &Confinement, abi: Option<u32>) -> Confined {
         let known = abi.map_or(Rights::default(), Rights::of_abi);
         let wanted = wanted(confinement);
         let mut bound = Bound::new(confinement, known.net != 0);
@@ -244,8 +248,14 @@ impl Bound {
         let Some(roots) = &self.roots[access as usize] else {
             return true;
         };
+        // What is deleted is where it was.
+        let gone = path.strip_prefix(b"(deleted)");
+        let path = gone.unwrap_or(path);
         // What has no place in the tree of files cannot be bounded by one. A program without a place is no program.
-        let placeless = !path.starts_with(b"/") || path.starts_with(b"/memfd:");
+        let placeless = match gone {
+            Some(path) => path.starts_with(b"/memfd:"),
+            None => !path.starts_with(b"/"),
+        };
         placeless && access != Access::Execute
             || roots.iter().any(|root| is_below(path, root_bytes(root)))
     }
@@ -385,4 +395,105 @@ fn allow(ruleset: &Ruleset, root: &Path, rights: u64) -> crate::sys::Sys<()> {
         landlock::OF_FILES
     };
     ruleset.allow_beneath(file.as_fd(), rights & of_kind)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use invigil_schema::{CallResult, ProcessRef};
+
+    fn confinement() -> Confinement {
+        Confinement {
+            read: Some(vec!["/usr".into(), "/tmp".into(), "/not/there".into()]),
+            write: Some(vec!["/tmp".into(), "/dev/null".into(), "/var".into()]),
+            execute: Some(vec!["/usr".into()]),
+            network: Network::None,
+            ..Confinement::default()
+        }
+    }
+
+    fn op(kind: FileOpKind, path: &str, to: Option<&str>, flags: &[OpenFlag]) -> FileOp {
+        FileOp {
+            process: ProcessRef { pid: 1, start: 0 },
+            op: kind,
+            path: path.into(),
+            to: to.map(Into::into),
+            flags: flags.to_vec(),
+            mode: None,
+            detail: None,
+            result: CallResult::Unknown,
+        }
+    }
+
+    #[test]
+    fn every_version_holds_what_it_can() {
+        let has = landlock::abi();
+        for abi in (1..=7).filter(|abi| has >= Some(*abi)) {
+            let confined = Confined::with(&confinement(), Some(abi));
+            assert!(confined.ruleset.is_some(), "{abi}");
+            let floor = &confined.floor;
+            assert_eq!(floor.landlock_abi, Some(abi));
+            assert_eq!(floor.handled.len() + floor.not_handled.len(), 20, "{abi}");
+            assert_eq!(confined.signals_scoped, abi >= 6);
+            let sockets = if abi < 4 {
+                Sockets::All
+            } else {
+                Sockets::Unusual
+            };
+            assert_eq!(confined.bound.sockets(), sockets, "{abi}");
+            assert_eq!(floor.skipped_roots, ["/not/there".into()]);
+        }
+        let confined = Confined::with(&confinement(), None);
+        assert!(confined.ruleset.is_none() && confined.floor.handled.is_empty());
+        assert_eq!(confined.floor.not_handled.len(), 20);
+    }
+
+    #[test]
+    fn what_stays_within() {
+        use FileOpKind::{Create, Link, Open, Rename, Symlink, Unlink};
+        use OpenFlag::{Path, Read, Write};
+        let bound = Bound::new(&confinement(), true);
+        let error = |op: FileOp| {
+            bound
+                .file(&op)
+                .err()
+                .map(|beyond| (beyond.rule, beyond.error.0))
+        };
+        assert_eq!(error(op(Open, "/usr/x", None, &[Read])), None);
+        assert_eq!(error(op(Open, "/etc/x", None, &[Path])), None);
+        assert_eq!(error(op(Open, "/dev/null", None, &[Write])), None);
+        assert_eq!(error(op(Open, "pipe:[7]", None, &[Read, Write])), None);
+        assert_eq!(error(op(Open, "(deleted)/memfd:x", None, &[Write])), None);
+        assert_eq!(error(op(Open, "(deleted)/tmp/x", None, &[Write])), None);
+        assert_eq!(error(op(Symlink, "/tmp/x", Some("/etc"), &[])), None);
+        assert_eq!(error(op(Rename, "/tmp/x", Some("/tmp/y"), &[])), None);
+        let (read, write) = ("confined:read", "confined:write");
+        let refused = Some((write, libc::EACCES));
+        assert_eq!(
+            error(op(Open, "/etc/x", None, &[Read])),
+            Some((read, libc::EACCES))
+        );
+        assert_eq!(error(op(Open, "/usr/x", None, &[Write])), refused);
+        assert_eq!(error(op(Open, "(deleted)/etc/x", None, &[Write])), refused);
+        assert_eq!(error(op(Create, "/memfd:x", None, &[Write])), refused);
+        assert_eq!(error(op(Create, "/tmpfile", None, &[Write])), refused);
+        assert_eq!(error(op(Unlink, "/usr/x", None, &[])), refused);
+        assert_eq!(error(op(Link, "/usr/x", Some("/tmp/x"), &[])), refused);
+        // What could not be read there could be read here.
+        let gained = Some((read, libc::EXDEV));
+        assert_eq!(error(op(Rename, "/var/x", Some("/tmp/x"), &[])), gained);
+        assert!(bound.exec(b"/usr/bin/x").is_ok());
+        assert!(bound.exec(b"/tmp/x").is_err() && bound.exec(b"/memfd:x (deleted)").is_err());
+    }
+
+    #[test]
+    fn a_root_is_everything_below_it() {
+        let everything = Confinement {
+            write: Some(vec!["/".into()]),
+            ..Confinement::default()
+        };
+        let bound = Bound::new(&everything, true);
+        assert!(bound.file(&op(FileOpKind::Mkdir, "/x", None, &[])).is_ok());
+        assert_eq!(bound.sockets(), Sockets::Free);
+    }
 }

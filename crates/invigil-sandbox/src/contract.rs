@@ -14,6 +14,8 @@ use crate::limits::{Gauges, Ledger, Meter};
 use crate::sys::{self, ptrace};
 use crate::waker::{Mailbox, Order};
 
+/// How often a tree that is to be killed is stopped before.
+const ROUNDS: usize = 100;
 /// How often orphans are looked for.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -168,6 +170,7 @@ impl Watch {
             self.status = Some(waited.change);
         }
         if self.killed.is_some() {
+            self.hold();
             self.signal(libc::SIGKILL);
         }
         if self.status.is_none() {
@@ -184,6 +187,19 @@ impl Watch {
     fn signal(&self, signal: i32) {
         for pid in self.tree() {
             let _ = sys::kill(pid, signal);
+        }
+    }
+
+    /// Stops everybody, until nobody is new. Whoever is killed makes room for another; whoever is stopped does not.
+    fn hold(&self) {
+        let mut held = HashSet::new();
+        for _ in 0..ROUNDS {
+            let before = held.len();
+            held.extend(self.tree());
+            if held.len() == before {
+                break;
+            }
+            self.signal(libc::SIGSTOP);
         }
     }
 

@@ -15,7 +15,8 @@ use std::time::Duration;
 use invigil_schema::{Errno, Tier};
 
 use crate::api::{LaunchError, LaunchSpec, Reads, Stdio};
-use crate::cgroup::Cgroup;
+use crate::census;
+use crate::cgroup::{Cgroup, Controller};
 use crate::confine::Confined;
 use crate::filter::{self, Trap};
 use crate::limits::Limits;
@@ -88,6 +89,8 @@ pub(crate) struct Prepared {
     pub(crate) confined: Option<Arc<Confined>>,
     pub(crate) limits: Limits,
     cgroup: OwnCgroup,
+    /// Tasks of this user, where nobody counts those of the run.
+    tasks: Option<u64>,
     mask: libc::sigset_t,
     command: String,
     tier: Tier,
@@ -215,7 +218,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         confined: confined.as_ref().map(|confined| confined.bound.sockets()),
     };
     let cgroup = match spec.limits.want_cgroup() {
-        true => Cgroup::new(&spec.limits).map(Arc::new),
+        true => Cgroup::new(&spec.limits, trap.is_some()).map(Arc::new),
         false => Err("no limit asks for one".to_owned()),
     };
     // A script without `#!` is the shell's, as with execvp.
@@ -237,11 +240,39 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         signal_scope,
         confined: confined.map(Arc::new),
         limits: spec.limits,
+        tasks: tasks_of_user(&spec.limits, spec.tier, &cgroup)?,
         cgroup,
         mask: waker::command_mask(),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })
+}
+
+/// Without an observer or a cgroup a limit on processes is one on the tasks of the user, beside those that it has. Root
+/// cannot be held by that.
+fn tasks_of_user(
+    limits: &Limits,
+    tier: Tier,
+    cgroup: &OwnCgroup,
+) -> Result<Option<u64>, LaunchError> {
+    let held = cgroup.as_ref().is_ok_and(|c| c.has(Controller::Tasks));
+    let Some(processes) = limits
+        .processes
+        .filter(|_| tier == Tier::ContractOnly && !held)
+    else {
+        return Ok(None);
+    };
+    let user = sys::effective_user();
+    if user == 0 {
+        return Err(LaunchError::Tier {
+            tier,
+            step: "a limit on processes, which needs an observer or a cgroup,",
+            error: Errno(libc::EOPNOTSUPP),
+        });
+    }
+    // More than is allowed, so that it can be seen; some will be our own threads.
+    const MARGIN: u64 = 8;
+    Ok(Some(census::tasks_of(user) + u64::from(processes) + MARGIN))
 }
 
 impl Prepared {
@@ -494,6 +525,7 @@ impl Child<'_> {
         let all = [
             (libc::RLIMIT_FSIZE, limits.file_size),
             (libc::RLIMIT_CPU, cpu),
+            (libc::RLIMIT_NPROC, self.prepared.tasks),
         ];
         for (resource, limit) in all {
             if let Some(limit) = limit

@@ -1,11 +1,15 @@
 //! What bounds a run, besides its gate: calls that are refused by what they are, the outer bound of a confined run, and
 //! limits.
 
+use std::ffi::OsStr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
 use std::sync::Arc;
 
 use invigil_schema::{
-    EnforcedBy, Errno, FileOp, Floor, Hook, LimitKind, Limited, Note, ObserverNote, Origin, OsText,
+    EnforcedBy, Errno, FileOp, FileOpKind, Floor, Hook, LimitKind, Limited, Note, ObserverNote,
+    Origin, OsText,
 };
 
 use super::Observer;
@@ -122,11 +126,19 @@ impl Bounds {
         };
         let bound = &confined.bound;
         let judged = match work {
-            Work::File(op, _) | Work::Watch(Pending::File(op)) => bound.file(op),
+            Work::File(op, _) => bound.file(op),
+            Work::Watch(Pending::File(op)) => bound.file(op).or_else(|_| bound.file(&real(op))),
             Work::Net(op, act) => bound.net(op, || socket::is_tcp(act.socket.as_fd())),
             // What the kernel makes of ports is its own business.
             Work::Watch(Pending::Net(ops)) => ops.iter().try_for_each(|op| bound.net(op, || false)),
-            Work::Watch(Pending::Exec(wanted)) => bound.exec(wanted.found.as_bytes()),
+            // What such a name leads to is known when it is loaded.
+            Work::Watch(Pending::Exec(wanted)) if wanted.found.as_bytes().starts_with(PROC) => {
+                Ok(())
+            }
+            Work::Watch(Pending::Exec(wanted)) => {
+                let found = wanted.found.as_bytes();
+                bound.exec(found).or_else(|_| bound.exec(&real_path(found)))
+            }
             Work::Watch(Pending::Chdir) => Ok(()),
         };
         decision(judged)
@@ -145,8 +157,33 @@ impl Bounds {
             let limit = self.limit(LimitKind::FileSize);
             return limit.is_some_and(|limited| *length > limited.limit.cast_signed());
         }
-        self.is_confined() && op.path.as_bytes().starts_with(b"/proc/")
+        self.is_confined() && op.path.as_bytes().starts_with(PROC)
     }
+}
+
+/// Where names lead to something else for each process.
+const PROC: &[u8] = b"/proc/";
+
+/// The path of a call that the kernel makes may be as the caller wrote it.
+fn real(op: &FileOp) -> FileOp {
+    let real = |path: &OsText| OsText::from(real_path(path.as_bytes()));
+    FileOp {
+        path: real(&op.path),
+        to: match op.op {
+            FileOpKind::Symlink => op.to.clone(),
+            _ => op.to.as_ref().map(real),
+        },
+        ..op.clone()
+    }
+}
+
+/// A path without symbolic links, as far as it exists.
+fn real_path(path: &[u8]) -> Vec<u8> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let of_parent = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let real = path.canonicalize().ok().or_else(of_parent);
+    let real = real.unwrap_or_else(|| path.to_owned());
+    real.into_os_string().into_vec()
 }
 
 fn hook(name: &str, why_not: Option<String>) -> Hook {

@@ -277,6 +277,12 @@ pub(crate) fn getpgid(pid: u32) -> Sys<u32> {
     check(unsafe { libc::getpgid(pid as i32) }).map(|g| g as u32)
 }
 
+/// The user as whom this process acts.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() }
+}
+
 /// Gives the calling thread a umask, root and working directory of its own.
 pub(crate) fn unshare_fs() -> Sys<()> {
     // SAFETY: plain integers.
