@@ -12,7 +12,8 @@ use serde::Serialize;
 use crate::exec::Program;
 use crate::glob::PathGlob;
 use crate::net::{NetPattern, Target};
-use crate::stratum::{Firmness, Stratum};
+use crate::stacking::{Firmness, Opinion, Stack};
+use crate::stratum::Stratum;
 use crate::{Policy, Section, Verdict};
 
 /// The outer bound of a policy. `None` is: no bound.
@@ -171,19 +172,21 @@ impl Policy {
         if self.strict {
             return Verdict::Deny;
         }
-        let mut standing = (Verdict::Allow, Firmness::Nothing);
-        for (stratum, _) in &self.strata {
+        let mut stack = Stack::new();
+        for (file, (stratum, _)) in self.strata.iter().enumerate() {
             if let Some((rule, firmness)) = stratum.default_of(section) {
-                let prevails = match stratum.layer.may_loosen() {
-                    true => firmness >= standing.1,
-                    false => (rule.verdict, firmness) > standing,
-                };
-                if prevails {
-                    standing = (rule.verdict, firmness);
-                }
+                let verdict = rule.verdict;
+                stack.put(
+                    stratum.layer,
+                    Opinion {
+                        verdict,
+                        firmness,
+                        file,
+                    },
+                );
             }
         }
-        standing.0
+        stack.result().verdict
     }
 
     /// What is not refused by default is what the rules of own files allow, or ask about. The files of a project cannot

@@ -45,6 +45,34 @@ impl PolicyError {
         &self.0.help
     }
 
+    /// Everything for a person: the mistake, its line, and what to write instead. Several lines of plain text.
+    pub fn report(&self) -> String {
+        let details = &*self.0;
+        let text = details.source.inner();
+        let line = text.lines().nth(details.line - 1).unwrap_or_default();
+        let rest_of_line = line.chars().count() + 1 - details.column.min(line.chars().count());
+        let wide = text.get(details.span.clone()).unwrap_or_default();
+        let wide = wide.lines().next().unwrap_or_default().chars().count();
+        let marks = "^".repeat(wide.clamp(1, rest_of_line.max(1)));
+        // A tab in front must be as wide below as it is above.
+        let indent: String = line
+            .chars()
+            .take(details.column - 1)
+            .map(|c| if c == '\t' { c } else { ' ' })
+            .collect();
+        let gutter = " ".repeat(details.line.to_string().len());
+        let help = details.help.replace('\n', &format!("\n{gutter}         "));
+        format!(
+            "{message}\n{gutter}--> {file}:{number}:{column}\n{gutter} |\n{number} | {line}\n{gutter} | {indent}{marks} {label}\n\
+             {gutter} = help: {help}\n",
+            message = details.message,
+            file = details.file,
+            number = details.line,
+            column = details.column,
+            label = details.label,
+        )
+    }
+
     pub(crate) fn at(source: &Source, flaw: Flaw) -> Self {
         let (line, column) = place(&source.text, flaw.span.start);
         PolicyError(Box::new(Details {

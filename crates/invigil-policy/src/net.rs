@@ -141,7 +141,7 @@ fn parse_ports(text: &str) -> Option<RangeInclusive<u16>> {
     (first > 0 && first <= last).then_some(first..=last)
 }
 
-fn parse_target(text: &str) -> Result<Target, (String, String)> {
+pub(crate) fn parse_target(text: &str) -> Result<Target, (String, String)> {
     if text == "*" {
         return Ok(Target::Any);
     }
@@ -294,11 +294,7 @@ impl NetIndex {
     /// Calls with each rule that matches a connect.
     pub(crate) fn each_connect(&self, to: &Endpoint<'_>, mut found: impl FnMut(usize, Verdict)) {
         let port = to.addr.port();
-        let mut take = |entries: &[Entry]| {
-            for (_, n, verdict) in entries.iter().filter(|(ports, ..)| ports.contains(&port)) {
-                found(*n, *verdict);
-            }
-        };
+        let mut take = |entries: &[Entry]| each_at(port, entries, &mut found);
         take(&self.any);
         let mut buffer = [0; 256];
         if let Some(host) = to.host.and_then(|host| lower(host, &mut buffer)) {
@@ -316,27 +312,12 @@ impl NetIndex {
         self.each_net(routed(to.addr), take);
     }
 
-    /// Calls with each rule that matches a bind.
+    /// Calls with each rule that matches a bind. The address is one of this machine, and is judged as it is given.
     pub(crate) fn each_bind(&self, at: &Endpoint<'_>, mut found: impl FnMut(usize, Verdict)) {
-        let (addr, port) = (at.addr.ip().to_canonical(), at.addr.port());
-        let mut take = |entries: &[Entry], only_strict: bool| {
-            for (_, n, verdict) in entries.iter().filter(|(ports, ..)| ports.contains(&port)) {
-                if !only_strict || *verdict != Verdict::Allow {
-                    found(*n, *verdict);
-                }
-            }
-        };
-        take(&self.any, false);
-        self.each_net(addr, |entries| take(entries, false));
-        // Who takes all addresses takes each of them.
-        if addr.is_unspecified() {
-            for (net, entries) in &self.nets {
-                let itself = *net == Net::of(addr, net.bits);
-                if !itself && (addr.is_ipv6() || !net.v6) {
-                    take(entries, true);
-                }
-            }
-        }
+        let port = at.addr.port();
+        let mut take = |entries: &[Entry]| each_at(port, entries, &mut found);
+        take(&self.any);
+        self.each_net(at.addr.ip().to_canonical(), take);
     }
 
     fn each_net(&self, addr: IpAddr, mut take: impl FnMut(&[Entry])) {
@@ -364,6 +345,12 @@ impl NetIndex {
             UnixSocket::Path(path) => (&self.unix_paths, path),
             UnixSocket::Abstract(name) => (&self.unix_abstract, name),
         }
+    }
+}
+
+fn each_at(port: u16, entries: &[Entry], found: &mut impl FnMut(usize, Verdict)) {
+    for (_, n, verdict) in entries.iter().filter(|(ports, ..)| ports.contains(&port)) {
+        found(*n, *verdict);
     }
 }
 

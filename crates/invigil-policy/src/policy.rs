@@ -6,7 +6,8 @@ use invigil_schema::OsText;
 
 use crate::command::commands_of_words;
 use crate::parse::{parse, too_big};
-use crate::stratum::{Compiled, Firmness, Stratum};
+use crate::stacking::{Firmness, Opinion, Stack};
+use crate::stratum::{Compiled, Stratum};
 use crate::words::line_exec;
 use crate::{Action, By, Decision, Exec, Places, PolicyError, Rule, Section, Source, Verdict};
 
@@ -16,15 +17,6 @@ pub struct Policy {
     pub(crate) strata: Vec<(Stratum, Compiled)>,
     pub(crate) strict: bool,
     places: Places,
-}
-
-/// A verdict on its way through the files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Standing {
-    verdict: Verdict,
-    firmness: Firmness,
-    /// Which file said it.
-    stratum: usize,
 }
 
 impl Policy {
@@ -53,6 +45,17 @@ impl Policy {
         }
     }
 
+    /// All rules, in the order of the files and of their sections. Defaults are none.
+    pub fn rules(&self) -> impl Iterator<Item = &Rule> {
+        let strata = self.strata.iter().map(|(stratum, _)| stratum);
+        strata.flat_map(|stratum| {
+            Section::ALL
+                .into_iter()
+                .flat_map(|section| stratum.rules(section))
+                .map(AsRef::as_ref)
+        })
+    }
+
     /// May it happen? Does not allocate where plain paths, names and addresses decide.
     pub fn verdict(&self, action: &Action<'_>) -> Verdict {
         let standing = self.standing(action);
@@ -75,12 +78,12 @@ impl Policy {
             _ if self.overruled_by_strict(&standing) => By::Strict,
             Firmness::Nothing => By::Nobody,
             Firmness::Rule => {
-                let mut rules = matches[standing.stratum].iter();
+                let mut rules = matches[standing.file].iter();
                 let rule = rules.find(|rule| rule.verdict == standing.verdict);
                 rule.map_or(By::Nobody, |rule| By::Rule(Arc::clone(rule)))
             }
             Firmness::FileDefault | Firmness::SectionDefault => {
-                let default = self.strata[standing.stratum].0.default_of(section);
+                let default = self.strata[standing.file].0.default_of(section);
                 default.map_or(By::Nobody, |(rule, _)| By::Default(Arc::clone(rule)))
             }
         };
@@ -146,42 +149,30 @@ impl Policy {
         })
     }
 
-    fn overruled_by_strict(&self, standing: &Standing) -> bool {
+    fn overruled_by_strict(&self, standing: &Opinion) -> bool {
         self.strict && standing.firmness != Firmness::Rule && standing.verdict != Verdict::Deny
     }
 
-    fn standing(&self, action: &Action<'_>) -> Standing {
+    fn standing(&self, action: &Action<'_>) -> Opinion {
         let section = section(action);
-        let mut standing = Standing {
-            verdict: Verdict::Allow,
-            firmness: Firmness::Nothing,
-            stratum: 0,
-        };
-        for (n, (stratum, compiled)) in self.strata.iter().enumerate() {
-            let rule = compiled
-                .strictest(action)
-                .map(|verdict| (verdict, Firmness::Rule));
+        let mut stack = Stack::new();
+        for (file, (stratum, compiled)) in self.strata.iter().enumerate() {
+            let rule = compiled.strictest(action);
+            let rule = rule.map(|verdict| (verdict, Firmness::Rule));
             let default = || {
-                stratum
-                    .default_of(section)
-                    .map(|(rule, firmness)| (rule.verdict, firmness))
+                let (rule, firmness) = stratum.default_of(section)?;
+                Some((rule.verdict, firmness))
             };
-            let Some((verdict, firmness)) = rule.or_else(default) else {
-                continue;
-            };
-            let prevails = match stratum.layer.may_loosen() {
-                true => firmness >= standing.firmness,
-                false => (verdict, firmness) > (standing.verdict, standing.firmness),
-            };
-            if prevails {
-                standing = Standing {
+            if let Some((verdict, firmness)) = rule.or_else(default) {
+                let opinion = Opinion {
                     verdict,
                     firmness,
-                    stratum: n,
+                    file,
                 };
+                stack.put(stratum.layer, opinion);
             }
         }
-        standing
+        stack.result()
     }
 
     /// What would have been allowed, in the words of the files.

@@ -7,6 +7,7 @@ use globset::{Candidate, Glob};
 use crate::exec::{ExecIndex, ExecRule};
 use crate::glob::{Judged, PathGlob};
 use crate::net::{NetIndex, NetPattern};
+use crate::stacking::Firmness;
 use crate::tool::{ToolIndex, ToolRule};
 use crate::{Action, Budget, Exec, Layer, Places, Rule, Section, Verdict};
 
@@ -43,15 +44,6 @@ pub(crate) struct Stratum {
     pub(crate) tools: Part<ToolRule>,
     pub(crate) env: Option<Vec<Glob>>,
     pub(crate) budget: Budget,
-}
-
-/// How firmly something is said. A default does not take back a rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Firmness {
-    Nothing,
-    FileDefault,
-    SectionDefault,
-    Rule,
 }
 
 impl Stratum {

@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod describe;
 mod error;
+mod policies;
 mod status;
 mod summary;
 mod ui;

@@ -63,6 +63,12 @@ pub(crate) fn harmless(text: &str) -> String {
     text.chars().map(escape).collect()
 }
 
+/// The same, line by line.
+pub(crate) fn harmless_lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(harmless).collect();
+    lines.join("\n")
+}
+
 /// At most `width` characters, with an ellipsis where something was left out.
 pub(crate) fn shorten(text: &str, width: usize) -> String {
     if text.chars().count() <= width {

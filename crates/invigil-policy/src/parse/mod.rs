@@ -16,7 +16,7 @@ use crate::syntax::{Table, Text, Value, nearest, parse as parse_toml};
 use crate::{Places, Rule, Section, Source, Verdict};
 
 /// The only version of the language.
-const VERSION: u64 = 1;
+const VERSION: &str = "1";
 
 pub(crate) fn parse(source: &Source, places: &Places) -> Result<Stratum, Flaw> {
     let document = parse_toml(&source.text)?;
@@ -271,7 +271,11 @@ fn version(top: Table<'_>) -> Result<(), Flaw> {
             help,
         ));
     };
-    match value.count()? {
+    let number = value.get().as_integer();
+    let Some(number) = number.map(|number| number.as_str()) else {
+        return Err(value.unlike("a number", &help));
+    };
+    match number {
         VERSION => Ok(()),
         other => {
             let message = format!("version {other} of the policy language is not known");

@@ -3,6 +3,7 @@
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod export;
+pub(crate) mod policy;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod show;
@@ -27,6 +28,7 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Export(command) => command.execute(&store),
         Command::Verify(command) => command.execute(&store),
         Command::Diff(command) => command.execute(&store),
+        Command::Policy(command) => command.execute(),
         Command::Doctor(command) => command.execute(),
     }
 }
