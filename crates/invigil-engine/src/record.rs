@@ -37,12 +37,17 @@ impl Recorder {
     /// Returns when the record survives the death of every process. If it cannot be written, the run is killed: what
     /// is not on the record does not happen.
     pub(crate) fn record(&self, origin: Origin, event: &Event) -> Result<(), Error> {
+        self.record_at(origin, event).map(drop)
+    }
+
+    /// The same; the number of the record.
+    pub(crate) fn record_at(&self, origin: Origin, event: &Event) -> Result<u64, Error> {
         let event = self.redactor.event(event);
         let journal = self.journal.read().unwrap_or_else(PoisonError::into_inner);
         let written = match &*journal {
             Some(journal) => journal
                 .append(origin, &event)
-                .and_then(|ticket| ticket.written()),
+                .and_then(|ticket| ticket.written().map(|()| ticket.seq())),
             None => Err(closed()),
         };
         written.inspect_err(|error| self.fail(error))
