@@ -56,6 +56,14 @@ impl<'a> Fact<'a> {
             Event::PolicyDecision(_) | Event::PolicyFlagged(_) => {
                 !matches!(self.origin, Origin::Kernel | Origin::Sdk)
             }
+            Event::ApprovalRequested(_) | Event::ApprovalRefused(_) => {
+                self.origin == Origin::Runtime
+            }
+            // A person decides, or nobody does; neither can speak for the other.
+            Event::ApprovalAnswered(answered) => match answered.by.is_person() {
+                true => self.origin == Origin::User,
+                false => self.origin == Origin::Runtime,
+            },
             Event::Unknown { .. } => false,
         };
         fits.then_some(self.event)

@@ -94,6 +94,10 @@ fn layer(origin: Origin, event: &Event) -> Option<Member> {
         (_, Event::PolicyDecision(_) | Event::PolicyFlagged(_) | Event::AccessDenied(_)) => {
             Some(Member::PolicyLayer)
         }
+        (
+            _,
+            Event::ApprovalRequested(_) | Event::ApprovalAnswered(_) | Event::ApprovalRefused(_),
+        ) => Some(Member::PolicyLayer),
         (_, Event::ObserverStarted(_) | Event::ObserverFinished(_) | Event::ObserverNote(_)) => {
             Some(Member::KernelLayer)
         }

@@ -1,5 +1,6 @@
 //! Joins the parts: starts a run, lets the sandbox observe it, records every fact, and packs the evidence.
 
+mod approvals;
 mod channel;
 mod control;
 mod evidence;
@@ -14,6 +15,10 @@ mod spec;
 mod watchdog;
 mod written;
 
+pub use approvals::{
+    ApprovalError, Asking, Audience, Desk, GrantError, OpenQuestion, Reply, UserPolicy, answer, find,
+    open_questions,
+};
 pub use control::Control;
 pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
 pub use run::{End, Engine, RunError, RunOutcome};

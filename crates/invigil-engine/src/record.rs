@@ -6,6 +6,7 @@ use invigil_journal::{Error, Head, Journal};
 use invigil_sandbox::{Sink, SinkError};
 use invigil_schema::{Event, Origin};
 
+use crate::approvals::Desk;
 use crate::control::Control;
 use crate::processes::Processes;
 use crate::redact::Redactor;
@@ -89,8 +90,8 @@ fn closed() -> Error {
     Error::Poisoned("it was closed".to_owned())
 }
 
-/// The kernel's facts.
-pub(crate) struct Facts(pub(crate) Arc<Recorder>);
+/// The kernel's facts, and the desk that must know who is dead.
+pub(crate) struct Facts(pub(crate) Arc<Recorder>, pub(crate) Desk);
 
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
@@ -100,6 +101,8 @@ impl Sink for Facts {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take(&event);
-        self.0.record(origin, &event).map_err(Into::into)
+        self.0.record(origin, &event)?;
+        self.1.fact(&event);
+        Ok(())
     }
 }

@@ -318,7 +318,8 @@ impl Watch<'_> {
                     why,
                 });
             }
-            Some(Killed::Asked) | None => self.control.stopped(),
+            // Whoever sets limits asks for this case.
+            Some(Killed::Limit { .. } | Killed::Asked) | None => self.control.stopped(),
         };
         Ok(End::Finished(RunFinished {
             exit_code: outcome.exit_code,

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use invigil_schema::{RunId, RunIdError, Tier};
 
+use crate::approvals::Asking;
+
 /// What is to be run.
 #[derive(Debug, Clone)]
 pub struct RunSpec {
@@ -38,6 +40,8 @@ pub struct RunSpec {
     pub max_output: Option<u64>,
     /// Where the command's stdout goes.
     pub stdout: Output,
+    /// How a person is asked.
+    pub asking: Asking,
 }
 
 /// Where the command's stdout goes.
@@ -109,6 +113,7 @@ impl RunSpec {
             decisions_file: None,
             max_output: None,
             stdout: Output::Stdout,
+            asking: Asking::default(),
         }
     }
 

@@ -1,7 +1,10 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] [--landlock] -- COMMAND…`
+//! [--deny SUBSTRING] [--landlock] [BOUNDS] -- COMMAND…`
+//!
+//! Bounds are `--confine`, which all of the next five imply: `--may-read PATH`, `--may-write PATH`, `--may-execute PATH`,
+//! `--may-connect PORT`, `--no-network`; and `--cpu-ms`, `--memory`, `--processes` and `--file-size` with a number.
 
 #![expect(clippy::print_stderr, reason = "a program for people and tests")]
 
@@ -11,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use invigil_sandbox::{
-    Action, Answer, Decision, Gate, LaunchError, LaunchSpec, Request, SinkError, Stdio, launch,
+    Action, Answer, Confinement, Decision, Gate, LaunchError, LaunchSpec, Limits, Network, Request,
+    SinkError, Stdio, launch,
 };
 use invigil_schema::{Envelope, Errno, Event, Origin, Stamp, Tier, encode_body};
 
@@ -57,6 +61,8 @@ fn main() {
     let mut deny = None;
     let mut timeout = None;
     let mut fail_after = u64::MAX;
+    let mut confine: Option<Confinement> = None;
+    let mut limits = Limits::default();
     while let Some(arg) = args.next() {
         let mut value = || args.next().expect("a value").to_string_lossy().into_owned();
         match arg.to_str() {
@@ -75,6 +81,29 @@ fn main() {
             Some("--deny") => deny = Some(value()),
             Some("--timeout") => timeout = value().parse().ok().map(Duration::from_secs),
             Some("--fail-after") => fail_after = value().parse().expect("a number"),
+            Some("--confine") => drop(confine.get_or_insert_default()),
+            Some("--may-read") => {
+                let roots = &mut confine.get_or_insert_default().read;
+                roots.get_or_insert_default().push(value().into());
+            }
+            Some("--may-write") => {
+                let roots = &mut confine.get_or_insert_default().write;
+                roots.get_or_insert_default().push(value().into());
+            }
+            Some("--may-execute") => {
+                let roots = &mut confine.get_or_insert_default().execute;
+                roots.get_or_insert_default().push(value().into());
+            }
+            Some("--may-connect") => {
+                let ports = &mut confine.get_or_insert_default().connect;
+                let port = value().parse().expect("a port");
+                ports.get_or_insert_default().push(port);
+            }
+            Some("--no-network") => confine.get_or_insert_default().network = Network::None,
+            Some("--cpu-ms") => limits.cpu = value().parse().ok().map(Duration::from_millis),
+            Some("--memory") => limits.memory = value().parse().ok(),
+            Some("--processes") => limits.processes = value().parse().ok(),
+            Some("--file-size") => limits.file_size = value().parse().ok(),
             Some("--") => break,
             _ => panic!("what is {arg:?}?"),
         }
@@ -82,7 +111,7 @@ fn main() {
     let mut spec = LaunchSpec::new(args);
     (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
     spec.stdin = Stdio::Inherit;
-    spec.landlock = landlock;
+    (spec.landlock, spec.confine, spec.limits) = (landlock, confine, limits);
     let file: Box<dyn Write + Send> = match out {
         Some(path) => Box::new(BufWriter::new(File::create(path).expect("the output file"))),
         None => Box::new(std::io::stderr()),

@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use invigil_schema::{
-    Errno, Event, FileOp, NetOp, ObserverFinished, Origin, OsText, ProcessRef, Tier,
+    Errno, Event, FileOp, Limited, NetOp, ObserverFinished, Origin, OsText, ProcessRef, Tier,
 };
+
+use crate::confine::Confinement;
+use crate::limits::Limits;
 
 /// What to start, and how to watch it.
 #[derive(Debug)]
@@ -34,6 +37,10 @@ pub struct LaunchSpec {
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
     /// it nothing in the run can mount anything, so that sandboxes inside do not work.
     pub landlock: bool,
+    /// What the run may reach at most; None leaves it free.
+    pub confine: Option<Confinement>,
+    /// How much it may use.
+    pub limits: Limits,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
 }
@@ -52,6 +59,8 @@ impl LaunchSpec {
             reads: false,
             protected: Vec::new(),
             landlock: false,
+            confine: None,
+            limits: Limits::default(),
             patience: Duration::from_secs(120),
         }
     }
@@ -168,6 +177,13 @@ pub enum Killed {
     SinkFailed(String),
     /// The observer itself failed.
     ObserverFailed(String),
+    /// It has used more than it may.
+    Limit {
+        /// The limit that it met.
+        limited: Limited,
+        /// How much it had used when that was noticed, in the unit of the limit.
+        measured: u64,
+    },
 }
 
 /// Why a run did not start.

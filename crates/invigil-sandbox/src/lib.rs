@@ -13,12 +13,15 @@ mod acts;
 mod api;
 mod calls;
 mod census;
+mod cgroup;
+mod confine;
 mod contract;
 mod exec;
 mod files;
 mod filter;
 mod handle;
 mod launch;
+mod limits;
 mod net;
 mod observer;
 mod paths;
@@ -36,5 +39,7 @@ pub use api::{
     Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
     Sink, SinkError, Stdio,
 };
+pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};
+pub use limits::Limits;
 pub use waker::leave_child_signals;

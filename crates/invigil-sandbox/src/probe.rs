@@ -221,9 +221,7 @@ fn scoped_signal() -> Result<(), String> {
     let ruleset = landlock::signal_scope().map_err(|e| format!("landlock_create_ruleset: {e}"))?;
     in_child(move || {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&ruleset);
-        // SAFETY: plain integers.
-        sys::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, fd, 0) })?;
+        ruleset.enter(0)?;
         // SAFETY: plain integers; signal 0 only asks.
         let parent = unsafe { libc::getppid() };
         match sys::kill(parent as u32, 0) {

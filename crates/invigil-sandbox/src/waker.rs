@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use invigil_schema::Errno;
+use invigil_schema::{Errno, Limited};
 
 use crate::api::Decision;
 use crate::sys::{self, Sys};
@@ -77,6 +77,8 @@ pub(crate) enum Order {
     Kill,
     /// The answer to a question.
     Answer(u64, Decision),
+    /// Too much was used: which limit, and how much.
+    Limit(Limited, u64),
     /// A connection has ended, well or not.
     Connected(u64, Sys<()>),
 }

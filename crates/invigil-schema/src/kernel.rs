@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CallResult, Digest, Errno, OsText, Tier};
+use crate::{CallResult, Digest, Errno, Floor, Limited, OsText, Tier};
 
 /// One process. The kernel uses a pid again; it does so with another start time.
 #[derive(
@@ -303,6 +303,12 @@ pub struct ObserverStarted {
     pub kernel: String,
     /// Whether the run has capabilities that make self-protection best effort.
     pub privileged: bool,
+    /// What the kernel refuses to the run; absent if it is not confined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Floor>,
+    /// The limits of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limited>,
 }
 
 /// One class of facts.
@@ -362,6 +368,8 @@ pub enum Note {
     SupervisorLimit,
     /// A privileged operation that can go past the observer.
     Privileged,
+    /// A file system or a copy of a tree was prepared for mounting. Where it is put is a fact of its own.
+    DetachedMount,
     /// What was loaded is not what was decided on.
     ExecMismatch,
     /// The whole tree was killed.

@@ -4,6 +4,7 @@
 //! I/O, no clock and no randomness in this crate: it can be read from top to bottom as the vocabulary of the others.
 
 mod approval;
+mod bounds;
 mod digest;
 mod envelope;
 mod errno;
@@ -20,6 +21,7 @@ pub use approval::{
     AddedRule, AnswerFile, ApprovalAnswered, ApprovalBy, ApprovalDecision, ApprovalRefused,
     ApprovalRequested, ApprovalScope, Asked, QuestionFile,
 };
+pub use bounds::{EnforcedBy, Floor, LimitKind, Limited};
 pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};

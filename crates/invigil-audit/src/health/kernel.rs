@@ -187,6 +187,7 @@ impl Kernel {
             Note::ForeignListener => self.tier == Some(Tier::Ptrace),
             Note::IoUringDenied
             | Note::DebuggerInside
+            | Note::DetachedMount
             | Note::ExecMismatch
             | Note::TreeKilled
             | Note::LesserTier => false,
@@ -305,6 +306,9 @@ fn words(note: Note) -> &'static str {
         Note::SupervisorLimit => "supervisor_limit: a limit of the supervisor was met",
         Note::Privileged => "privileged: an operation that can go past the observer",
         Note::ExecMismatch => "exec_mismatch: what was loaded is not what was decided on",
+        Note::DetachedMount => {
+            "detached_mount: a file system or a copy of a tree was prepared for mounting"
+        }
         Note::TreeKilled => "tree_killed: all processes of the run were killed",
         Note::LesserTier => "lesser_tier: a better tier could not be had",
     }

@@ -9,7 +9,7 @@ mod tree;
 use std::collections::BTreeMap;
 
 use invigil_schema::{
-    Event, NetOpKind, OsText, RunFailed, RunFinished, RunId, RunStarted, Stamp, Tier, Timestamp,
+    ApprovalDecision, Event, NetOpKind, OsText, RunFailed, RunFinished, RunId, RunStarted, Stamp, Tier, Timestamp,
 };
 use serde::Serialize;
 
@@ -101,6 +101,12 @@ pub struct Counts {
     pub sdk_events: u64,
     /// Decisions of a tool gate.
     pub decisions: u64,
+    /// Questions that were left to a person.
+    pub approvals: u64,
+    /// How many of them a person allowed.
+    pub approved: u64,
+    /// How many nobody answered: too late, withdrawn, nobody to ask.
+    pub unanswered: u64,
     /// All facts.
     pub facts: u64,
 }
@@ -246,6 +252,12 @@ impl View for Summary {
             }
             Event::SdkEvent(_) => self.counts.sdk_events += 1,
             Event::PolicyDecision(_) => self.counts.decisions += 1,
+            Event::ApprovalRequested(_) => self.counts.approvals += 1,
+            Event::ApprovalAnswered(answered) => match answered.decision {
+                ApprovalDecision::Allow => self.counts.approved += 1,
+                ApprovalDecision::Deny if !answered.by.is_person() => self.counts.unanswered += 1,
+                ApprovalDecision::Deny => {}
+            },
             _ => {}
         }
     }

@@ -106,7 +106,10 @@ impl Observer {
         }
         match calls::decode(number, arguments) {
             Some(Call::Exec { dir, path, flags }) => self.on_exec_call(trapped, dir, path, flags),
-            Some(call) => self.on_call(trapped, call),
+            Some(call) => match self.forbids(&trapped, call) {
+                Some(refusal) => self.refuse_by(trapped, refusal),
+                None => self.on_call(trapped, call),
+            },
             None => self.reply(trapped, Reply::Continue),
         }
     }
@@ -381,6 +384,10 @@ impl Observer {
             {
                 self.refuse(trapped, "file.mount", "the store".into(), libc::EACCES);
             }
+            Call::CopyTree { .. } => {
+                self.note(process, Note::DetachedMount, "open_tree");
+                self.pass(trapped);
+            }
             Call::PidfdGetFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
                 self.refuse(trapped, "descriptor", "the supervisor".into(), libc::EPERM);
             }
@@ -408,6 +415,10 @@ impl Observer {
                     "io_uring would go past the observer",
                 );
                 self.reply(trapped, Reply::Fail(Errno(libc::EPERM)));
+            }
+            Call::DetachedMount { name } => {
+                self.note(process, Note::DetachedMount, name);
+                self.pass(trapped);
             }
             Call::Privileged { name } => {
                 self.note(process, Note::Privileged, name);
@@ -470,7 +481,7 @@ impl Observer {
     /// A signal to a group, or to everybody. If that includes us, everybody else of the run gets it.
     fn signal_group(&mut self, trapped: Trapped, group: Option<u32>, signal: i32) {
         let includes_us = group.is_none() || group == sys::getpgid(0).ok();
-        if self.signals_scoped || !includes_us {
+        if self.signals_scoped || !includes_us && !self.bounds.is_confined() {
             return self.pass(trapped);
         }
         let sender = protect::Sender::of(&trapped.caller);

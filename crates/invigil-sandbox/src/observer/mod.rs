@@ -1,5 +1,6 @@
 //! The observer: one thread that owns a run. It alone traces, answers trapped calls, and speaks to sink and gate.
 
+mod bounds;
 mod call;
 mod settle;
 mod trace;
@@ -27,6 +28,7 @@ use crate::together::Together;
 use crate::waker::{Mailbox, Order};
 use crate::watchdog::Watchdog;
 
+use bounds::Bounds;
 use settle::Suspended;
 
 /// How to watch.
@@ -81,6 +83,7 @@ struct Observer {
     census: Census,
     watchdog: Watchdog,
     together: Together,
+    bounds: Bounds,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -101,6 +104,7 @@ pub(crate) fn run(
         }
     };
     let status = launched.status;
+    let meter = observer.measure();
     let mut waiting = Some(started);
     while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
         if let Err(error) = observer.turn() {
@@ -116,6 +120,8 @@ pub(crate) fn run(
             }));
         }
     }
+    drop(meter);
+    observer.last_look();
     let outcome = observer.finish(start);
     if let Some(started) = waiting {
         let gone = LaunchError::System {
@@ -184,8 +190,10 @@ impl Observer {
             watchdog: Watchdog::new(config.patience, census.clone()),
             census,
             together: Together::default(),
+            bounds: Bounds::default(),
         };
         let mut launched = prepared.start()?;
+        observer.bound(prepared, &launched);
         observer.killable = launched.killable;
         observer.listener = launched.listener.take();
         observer.root = launched.pid;
@@ -254,14 +262,18 @@ impl Observer {
                     "signal_scope",
                     (!self.signals_scoped).then_some("not asked for, or needs Landlock 6"),
                 ),
-            ],
-            landlock_abi: if self.signals_scoped {
-                landlock::abi()
-            } else {
-                None
+            ]
+            .into_iter()
+            .chain(self.bounds.hooks())
+            .collect(),
+            landlock_abi: match self.bounds.floor() {
+                Some(floor) => floor.landlock_abi,
+                None => landlock::abi().filter(|_| self.signals_scoped),
             },
             kernel: sys::kernel_release(),
-            privileged: self.privileged,
+            privileged: self.privileged && !self.bounds.is_confined(),
+            floor: self.bounds.floor().cloned(),
+            limits: self.bounds.limits().to_vec(),
         }
     }
 
@@ -340,6 +352,7 @@ impl Observer {
                 }
             }
             Order::Kill => self.kill_all(Killed::Asked),
+            Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),
         }

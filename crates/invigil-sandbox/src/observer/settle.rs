@@ -119,6 +119,10 @@ enum Waiting {
 impl Observer {
     /// Does what was decided.
     pub(super) fn settle(&mut self, trapped: Trapped, work: Work, decision: Decision) {
+        let decision = match decision {
+            Decision::Allow => self.bounds.judge(&work),
+            denied => denied,
+        };
         let (error, rule) = match decision {
             Decision::Allow => return self.carry_out(trapped, work),
             Decision::Deny { error, rule } => (error, rule),
@@ -138,6 +142,9 @@ impl Observer {
     fn carry_out(&mut self, trapped: Trapped, work: Work) {
         match work {
             Work::Watch(pending) => self.watch(trapped, pending),
+            Work::File(op, act) if self.bounds.leaves_to_kernel(&op, &act) => {
+                self.watch(trapped, Pending::File(op));
+            }
             Work::File(op, act) => self.do_file(trapped, op, act),
             Work::Net(op, act) => self.do_net(trapped, op, act),
         }

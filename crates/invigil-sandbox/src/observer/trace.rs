@@ -110,6 +110,7 @@ impl Observer {
             self.census.add(child);
             let parent = self.table.processes.get(&child).and_then(|p| p.parent);
             self.emit(Origin::Kernel, ProcessForked { process, parent }.into());
+            self.count_births();
         }
         if self.killed.is_some() {
             let _ = sys::kill(child, libc::SIGKILL);
@@ -335,7 +336,11 @@ impl Observer {
             process,
             action: Action::Exec(&image.executable),
         };
-        let rule = match self.gate.check(&request) {
+        let answer = match self.gate.check(&request) {
+            Answer::Now(Decision::Allow) => Answer::Now(self.bounds.judge_exec(&image.executable)),
+            answer => answer,
+        };
+        let rule = match answer {
             Answer::Now(Decision::Allow) => return,
             Answer::Now(Decision::Deny { rule, .. }) => rule,
             Answer::Ask => "a program that was not asked about cannot be approved later".into(),
@@ -379,6 +384,7 @@ impl Observer {
             return;
         };
         self.table.tasks.retain(|_, task| task.pid != tid);
+        self.settle_account(&process, &waited.usage);
         let (exit_code, signal) = match waited.change {
             Change::Exited(code) => (Some(code), None),
             Change::Killed(signal) => (None, Some(signal)),
