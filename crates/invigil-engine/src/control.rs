@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use invigil_sandbox::Handle;
+use invigil_sandbox::{Decision, Handle};
 use invigil_schema::StopReason;
 use rustix::process::Signal;
 
@@ -20,10 +20,10 @@ struct State {
     over: bool,
 }
 
-#[derive(Clone, Copy)]
 enum Order {
     Signal(i32),
     Kill,
+    Answer(u64, Decision),
 }
 
 impl Control {
@@ -40,6 +40,11 @@ impl Control {
     /// Kills every process of the run.
     pub fn kill(&self) {
         self.order(Order::Kill);
+    }
+
+    /// Answers a call that waits.
+    pub(crate) fn answer(&self, request: u64, decision: Decision) {
+        self.order(Order::Answer(request, decision));
     }
 
     /// Asks every process of the run to end.
@@ -82,7 +87,7 @@ impl Control {
     fn order(&self, order: Order) {
         let mut state = self.state();
         match &state.handle {
-            _ if state.over => state.impatient = true,
+            _ if state.over => state.impatient |= !matches!(order, Order::Answer(..)),
             Some(handle) => carry_out(handle, order),
             None => state.waiting.push(order),
         }
@@ -97,5 +102,6 @@ fn carry_out(handle: &Handle, order: Order) {
     match order {
         Order::Signal(signal) => handle.signal(signal),
         Order::Kill => handle.kill(),
+        Order::Answer(request, decision) => handle.answer(request, decision),
     }
 }

@@ -16,8 +16,8 @@ mod watchdog;
 mod written;
 
 pub use approvals::{
-    ApprovalError, Asking, Audience, Desk, GrantError, OpenQuestion, Reply, UserPolicy, answer, find,
-    open_questions,
+    ApprovalError, Asking, Audience, Desk, GrantError, OpenQuestion, Reply, UserPolicy, answer,
+    find, open_questions,
 };
 pub use control::Control;
 pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};

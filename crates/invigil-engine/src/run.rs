@@ -16,6 +16,7 @@ use invigil_schema::{
     SDK_SCHEMA, SpawnFailure, Tier,
 };
 
+use crate::approvals::{Desk, PolicyGate};
 use crate::channel::{Channel, Peer};
 use crate::control::Control;
 use crate::output::Relay;
@@ -137,7 +138,13 @@ impl Engine {
         };
         let started = self.started(spec).into();
         recorder.record(Origin::Runtime, &started).map_err(lost)?;
-        let (end, tier) = Watch {
+        let desk = Desk::new(
+            &run_id,
+            self.store.home(),
+            Arc::clone(&recorder),
+            spec.asking.clone(),
+        );
+        let watch = Watch {
             engine: self,
             spec,
             run_id: &run_id,
@@ -145,8 +152,9 @@ impl Engine {
             channel: &channel,
             control,
             reports: Mutex::new(reports),
-        }
-        .run()?;
+            desk: &desk,
+        };
+        let (end, tier) = desk.during(|| watch.run())?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });
@@ -203,6 +211,7 @@ struct Watch<'a> {
     channel: &'a Channel,
     control: &'a Control,
     reports: Mutex<Reports>,
+    desk: &'a Desk,
 }
 
 impl Watch<'_> {
@@ -211,11 +220,23 @@ impl Watch<'_> {
         let tiers = tiers(self.spec);
         for (at, &tier) in tiers.iter().enumerate() {
             let relay = Relay::new(self.spec, self.control).map_err(RunError::Channel)?;
-            let launched = launch(
-                self.launch_spec(tier, &relay),
-                Facts(Arc::clone(self.recorder)),
-                AllowAll,
-            );
+            if tier == Tier::ContractOnly {
+                self.desk
+                    .ask_nobody("in the tier contract_only a run could answer its own questions");
+            }
+            let launch_spec = self.launch_spec(tier, &relay);
+            let facts = Facts(Arc::clone(self.recorder), self.desk.clone());
+            let launched = match &self.spec.policy {
+                Some(policy) => {
+                    let gate = PolicyGate {
+                        policy: Arc::clone(policy),
+                        desk: self.desk.clone(),
+                        control: self.control.clone(),
+                    };
+                    launch(launch_spec, facts, gate)
+                }
+                None => launch(launch_spec, facts, AllowAll),
+            };
             match launched {
                 Ok(handle) => {
                     let end = self.attend(Arc::new(handle), tier, relay)?;

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use invigil_policy::Policy;
 use invigil_schema::{RunId, RunIdError, Tier};
 
 use crate::approvals::Asking;
@@ -42,6 +44,8 @@ pub struct RunSpec {
     pub stdout: Output,
     /// How a person is asked.
     pub asking: Asking,
+    /// What decides; without one everything is allowed.
+    pub policy: Option<Arc<Policy>>,
 }
 
 /// Where the command's stdout goes.
@@ -114,6 +118,7 @@ impl RunSpec {
             max_output: None,
             stdout: Output::Stdout,
             asking: Asking::default(),
+            policy: None,
         }
     }
 

@@ -3,7 +3,9 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{Address, Digest, FileOpKind, NetOpKind, OpenFlag, OsText, ProcessRef, RunId, Timestamp};
+use crate::{
+    Address, Digest, FileOpKind, NetOpKind, OpenFlag, OsText, ProcessRef, RunId, Timestamp,
+};
 
 /// Data of `approval_requested`: a call waits for a person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

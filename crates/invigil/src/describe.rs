@@ -8,6 +8,7 @@ use invigil_schema::{
 };
 use serde::Serialize;
 
+use crate::question;
 use crate::ui::{self, BAD, GOOD, WARN};
 
 /// What happened, in one line.
@@ -114,6 +115,19 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
                 ui::harmless(&flagged.reason)
             )
         }
+        Event::ApprovalRequested(asked) => format!(
+            "{WARN}{}{WARN:#} {} {} by {}",
+            asked.id,
+            process(asked.process),
+            question::brief(&asked.what),
+            ui::harmless(&asked.rule)
+        ),
+        Event::ApprovalAnswered(answered) => question::closed(answered).join("; "),
+        Event::ApprovalRefused(refused) => format!(
+            "{BAD}an answer to {} does not count{BAD:#}: {}",
+            ui::harmless(&refused.id),
+            ui::harmless(&refused.why)
+        ),
         Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
-use invigil_engine::{EvidenceError, RunError, SpecError};
+use invigil_engine::{ApprovalError, EvidenceError, RunError, SpecError};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_schema::{ExitCode, RunIdError};
 
@@ -34,7 +34,13 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
     #[error(transparent)]
+    Approval(#[from] ApprovalError),
+    #[error(transparent)]
     Ignore(#[from] IgnoreError),
+    #[error("cannot read the policy {}: {source}", path.display())]
+    Policy { path: PathBuf, source: io::Error },
+    #[error("{0}")]
+    BadPolicy(String),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -60,7 +66,10 @@ impl CliError {
             | CliError::Run(_)
             | CliError::OnlyArchives
             | CliError::Evidence(_)
+            | CliError::Approval(_)
             | CliError::Ignore(_)
+            | CliError::Policy { .. }
+            | CliError::BadPolicy(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::Output(_) => ExitCode::Invigil,

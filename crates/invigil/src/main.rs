@@ -4,8 +4,10 @@ mod args;
 mod commands;
 mod describe;
 mod error;
+mod question;
 mod status;
 mod summary;
+mod terminal;
 mod ui;
 
 use std::process::ExitCode;

@@ -62,6 +62,16 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
         denial_lines(out, summary, FEW)?;
         more(out, summary.denials.len(), "refusals", "--denials")?;
     }
+    if counts.approvals > 0 {
+        label(out, "asked")?;
+        writeln!(
+            out,
+            "{}, {} allowed, {} not answered",
+            plural(counts.approvals, "time", "times"),
+            counts.approved,
+            counts.unanswered,
+        )?;
+    }
     // Of what was not started there was nothing to see.
     let not_seen = match summary.failed {
         Some(_) => &[][..],

@@ -9,7 +9,8 @@ mod tree;
 use std::collections::BTreeMap;
 
 use invigil_schema::{
-    ApprovalDecision, Event, NetOpKind, OsText, RunFailed, RunFinished, RunId, RunStarted, Stamp, Tier, Timestamp,
+    ApprovalDecision, Event, NetOpKind, OsText, RunFailed, RunFinished, RunId, RunStarted, Stamp,
+    Tier, Timestamp,
 };
 use serde::Serialize;
 

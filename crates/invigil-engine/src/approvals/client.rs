@@ -163,7 +163,10 @@ pub fn find(store: &Store, name: &str) -> Result<OpenQuestion, ApprovalError> {
         1 => Ok(open.remove(0)),
         _ => Err(ApprovalError::Ambiguous {
             prefix: name.to_owned(),
-            ids: open.iter().map(|question| question.id().to_owned()).collect(),
+            ids: open
+                .iter()
+                .map(|question| question.id().to_owned())
+                .collect(),
         }),
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use invigil_schema::{
@@ -41,6 +42,8 @@ struct State {
     open: BTreeMap<String, Open>,
     /// Actions that were allowed for the whole run.
     granted: HashSet<Digest>,
+    /// Why nobody can be asked.
+    nobody: Option<&'static str>,
     over: bool,
 }
 
@@ -110,17 +113,15 @@ impl Desk {
             if state.granted.contains(&action) {
                 return Place::Granted;
             }
-            let nobody = |reason: &str| {
-                let reason = Some(reason.to_owned());
-                Some(Closing::nobody(ApprovalBy::Nobody, reason))
+            let nobody = match (state.over, inner.asking.somebody) {
+                (true, _) => Some("the run is over"),
+                (false, false) => Some("nobody is to be asked"),
+                (false, true) => state.nobody,
             };
-            let refused = match &inner.asking {
-                _ if state.over => nobody("the run is over"),
-                asking if !asking.somebody => nobody("nobody can be asked"),
-                _ if state.open.len() >= MAX_OPEN => {
-                    Some(Closing::nobody(ApprovalBy::TooMany, None))
-                }
-                _ => None,
+            let refused = match nobody {
+                Some(why) => Some((ApprovalBy::Nobody, Some(why.to_owned()))),
+                None if state.open.len() >= MAX_OPEN => Some((ApprovalBy::TooMany, None)),
+                None => None,
             };
             (new_id(&state.open), refused)
         };
@@ -147,8 +148,8 @@ impl Desk {
             // The run is being killed: what is not on the record does not happen, and nobody is asked about it.
             return Place::Waits;
         };
-        if let Some(closing) = refused {
-            inner.close(open, closing);
+        if let Some((by, reason)) = refused {
+            inner.close(open, Closing::nobody(by, reason));
             return Place::Waits;
         }
         let file = QuestionFile {
@@ -163,12 +164,10 @@ impl Desk {
             inner.close(open, Closing::nobody(ApprovalBy::Nobody, reason));
             return Place::Waits;
         }
-        {
-            let mut state = inner.state();
-            state.open.insert(file.question.id.clone(), open);
-            inner.open.store(state.open.len(), Ordering::Release);
+        if let Err(open) = inner.lay_open(open) {
+            inner.close(open, Closing::nobody(ApprovalBy::RunEnded, None));
+            return Place::Waits;
         }
-        inner.changed.notify_all();
         if let Some(audience) = &inner.asking.audience {
             audience.asked(&file, self);
         }
@@ -207,8 +206,28 @@ impl Desk {
         }
     }
 
+    /// From now on every question is denied at once.
+    pub(crate) fn ask_nobody(&self, why: &'static str) {
+        self.0.state().nobody = Some(why);
+    }
+
+    /// Looks after the questions of a run while it goes on. When it is over, what is open is withdrawn.
+    pub(crate) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
+        struct Ending<'a>(&'a Desk);
+        impl Drop for Ending<'_> {
+            fn drop(&mut self) {
+                self.0.end();
+            }
+        }
+        thread::scope(|scope| {
+            scope.spawn(|| self.serve());
+            let _ending = Ending(self);
+            run()
+        })
+    }
+
     /// Looks for answers and at the clock until [`Desk::end`].
-    pub(crate) fn serve(&self) {
+    fn serve(&self) {
         let inner = &self.0;
         loop {
             let ids: Vec<(String, Digest)> = {
@@ -238,7 +257,7 @@ impl Desk {
     }
 
     /// The run is over: what is open is withdrawn, and nothing new is asked.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         let inner = &self.0;
         inner.state().over = true;
         inner.changed.notify_all();
@@ -270,6 +289,19 @@ impl Inner {
                 waited.unwrap_or_else(PoisonError::into_inner)
             }
         }
+    }
+
+    /// Puts a question on the desk, unless the run has ended meanwhile.
+    fn lay_open(&self, open: Open) -> Result<(), Open> {
+        let mut state = self.state();
+        if state.over {
+            return Err(open);
+        }
+        state.open.insert(open.question.id.clone(), open);
+        self.open.store(state.open.len(), Ordering::Release);
+        drop(state);
+        self.changed.notify_all();
+        Ok(())
     }
 
     /// Takes a question off the desk. Whoever has it closes it; nobody else can.

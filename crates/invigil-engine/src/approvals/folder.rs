@@ -79,7 +79,9 @@ impl Folder {
     /// Reads a question. Nothing if it is closed.
     pub(super) fn question(&self, id: &str) -> io::Result<Option<QuestionFile>> {
         match open(&self.file(id, QUESTION)) {
-            Ok(file) => parse(file, MAX_QUESTION).map(Some).map_err(io::Error::other),
+            Ok(file) => parse(file, MAX_QUESTION)
+                .map(Some)
+                .map_err(io::Error::other),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }

@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::{fmt, slice};
 
+use invigil_policy::Policy;
 use invigil_schema::{AddedRule, Address, Asked, FileOpKind, OpenFlag, OsText};
 use toml_edit::{
     Array, ArrayOfTables, DocumentMut, InlineTable, Item, Table, TableLike, Value, value,
 };
+
+use super::gate::decide;
 
 /// Says whether the policy would allow an action if the user's file had this text, and otherwise why not.
 type Check = dyn Fn(&str, &Asked) -> Result<(), String> + Send + Sync;
@@ -67,6 +70,17 @@ impl UserPolicy {
             path: path.into(),
             check: Arc::new(check),
         }
+    }
+
+    /// The same, where `load` gives the policy as it would be with a text in the file's stead.
+    pub fn with_stack(
+        path: impl Into<PathBuf>,
+        load: impl Fn(&str) -> Result<Policy, String> + Send + Sync + 'static,
+    ) -> Self {
+        UserPolicy::new(path, move |text, what| match decide(&load(text)?, what) {
+            Some(verdict) => Err(format!("{} still stands", verdict.cite())),
+            None => Ok(()),
+        })
     }
 
     /// Adds a rule that allows exactly this.
@@ -204,7 +218,7 @@ fn with_rule(old: &str, what: &Asked, note: &str) -> Result<String, Flaw> {
     Ok(document.to_string())
 }
 
-fn writes(flags: &[OpenFlag]) -> bool {
+pub(super) fn writes(flags: &[OpenFlag]) -> bool {
     use OpenFlag::{Append, Create, Temporary, Truncate, Write};
     let writing = [Write, Append, Create, Truncate, Temporary];
     flags.iter().any(|flag| writing.contains(flag))
@@ -275,12 +289,8 @@ fn difference(old: &str, new: &str) -> (u64, String) {
     let (old, new): (Vec<&str>, Vec<&str>) = (old.lines().collect(), new.lines().collect());
     let same = old.iter().zip(&new).take_while(|(a, b)| a == b).count();
     let rest = old.len().min(new.len()) - same;
-    let (from_end, _) = (old.iter().rev(), ());
-    let tail = from_end
-        .zip(new.iter().rev())
-        .take(rest)
-        .take_while(|(a, b)| a == b)
-        .count();
+    let ends = old.iter().rev().zip(new.iter().rev());
+    let tail = ends.take(rest).take_while(|(a, b)| a == b).count();
     let added = &new[same..new.len() - tail];
     let empty = added.iter().take_while(|line| line.is_empty()).count();
     ((same + empty + 1) as u64, added[empty..].join("\n"))
@@ -373,8 +383,8 @@ mod tests {
         let push = exec("/usr/bin/git", &["git", "push", "origin", "ma*n", ".."]);
         let added = policy.grant(&push, "approved in run_1").unwrap();
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(added.line, 3, "{text}");
-        assert!(added.text.starts_with("[[exec]]\nprogram = \"/usr/bin/git\""));
+        assert_eq!((added.line, &added.text), (1, &text.trim_end().to_owned()));
+        assert!(text.contains("[[exec]]\nprogram = \"/usr/bin/git\"\nargs = "));
         assert_eq!(verdict(&text, &push), Ok(Verdict::Allow));
         for other in [
             &["git", "push", "origin", "main", ".."][..],
@@ -444,7 +454,10 @@ mod tests {
     #[test]
     fn a_linked_file_stays_a_link() {
         let directory = tempfile::tempdir().unwrap();
-        let (path, real) = (directory.path().join("policy.toml"), directory.path().join("dot"));
+        let (path, real) = (
+            directory.path().join("policy.toml"),
+            directory.path().join("dot"),
+        );
         fs::write(&real, "version = 1\n").unwrap();
         std::os::unix::fs::symlink(&real, &path).unwrap();
         let push = exec("/usr/bin/git", &["git", "push"]);

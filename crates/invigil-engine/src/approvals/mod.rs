@@ -6,6 +6,7 @@
 mod client;
 mod desk;
 mod folder;
+mod gate;
 mod grant;
 
 use std::fmt;
@@ -16,7 +17,7 @@ use invigil_schema::{ApprovalAnswered, ApprovalDecision, ApprovalScope, Question
 
 pub use client::{ApprovalError, OpenQuestion, answer, find, open_questions};
 pub use desk::Desk;
-pub(crate) use desk::{Place, Put};
+pub(crate) use gate::PolicyGate;
 pub use grant::{GrantError, UserPolicy};
 
 /// How a run asks.

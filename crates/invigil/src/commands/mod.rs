@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub(crate) mod approvals;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod export;
@@ -22,6 +23,7 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
     let store = Store::new(home(args.home)?);
     match args.command {
         Command::Run(command) => command.execute(&store),
+        Command::Approvals(command) => command.execute(&store),
         Command::Runs(command) => command.execute(&store),
         Command::Show(command) => command.execute(&store),
         Command::Export(command) => command.execute(&store),

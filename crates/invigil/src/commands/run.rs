@@ -3,13 +3,16 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec, summary};
+use invigil_engine::{
+    Asking, Control, End, Engine, Output, RunOutcome, RunSpec, UserPolicy, summary,
+};
 use invigil_journal::{Store, SystemClock};
+use invigil_policy::{Layer, Places, Policy, Source};
 use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
@@ -18,6 +21,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
 use crate::status::StatusFile;
+use crate::terminal::{Ask, Terminal};
 use crate::{summary as view, ui};
 
 /// Run a command under watch and record what it does
@@ -70,6 +74,18 @@ pub(crate) struct Run {
     /// A tool gate writes its decisions to this file, as CloudEvents, one a line
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
+
+    /// Enforce this policy file, on top of the user's own in ~/.config/invigil/policy.toml
+    #[arg(long, value_name = "FILE")]
+    policy: Option<PathBuf>,
+
+    /// Where to ask what the policy leaves to a person
+    #[arg(long, value_enum, default_value_t = Ask::Terminal)]
+    ask: Ask,
+
+    /// Deny what nobody has answered after this time: 90s, 30m
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10m")]
+    ask_timeout: Duration,
 
     /// Write the result as one JSON object to this file
     #[arg(long, value_name = "FILE")]
@@ -154,7 +170,12 @@ impl Run {
             runtime_dir: runtime_dir(),
             writer: concat!("invigil ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
-        let spec = self.spec();
+        let mut spec = self.spec();
+        let policy = self.policy.as_deref().map(|file| load(file, &engine.cwd));
+        if let Some((policy, user)) = policy.transpose()? {
+            spec.policy = Some(Arc::new(policy));
+            spec.asking.policy = user;
+        }
         spec.validate()?;
         let status = match &self.status {
             Some(path) => Some(StatusFile::prepare(path, store.home())?),
@@ -162,7 +183,10 @@ impl Run {
         };
         let control = Control::new();
         pass_on_signals(control.clone())?;
+        let terminal = Arc::new(Terminal::new(self.ask).map_err(CliError::Signals)?);
+        spec.asking.audience = Some(terminal.clone());
         let ran = engine.run(&spec, &control);
+        terminal.finish();
         let (result, code) = match &ran {
             Ok(outcome) => {
                 let code = code(&outcome.end);
@@ -221,6 +245,11 @@ impl Run {
             events_file: self.events.clone(),
             decisions_file: self.decisions.clone(),
             max_output: self.max_output,
+            asking: Asking {
+                timeout: self.ask_timeout,
+                somebody: self.ask != Ask::Never,
+                ..Asking::default()
+            },
             stdout: if self.json {
                 Output::Stderr
             } else {
@@ -229,6 +258,60 @@ impl Run {
             ..RunSpec::new(self.command.clone())
         }
     }
+}
+
+/// The policy in force, and the user's own file, to which rules can be added.
+fn load(file: &Path, cwd: &Path) -> Result<(Policy, Option<UserPolicy>), CliError> {
+    let failed = |path: &Path| {
+        let path = path.to_owned();
+        move |source| CliError::Policy { path, source }
+    };
+    let places = places(cwd);
+    let text = std::fs::read_to_string(file).map_err(failed(file))?;
+    let last = source(file, text, Layer::CommandLine);
+    let own = config_dir().map(|config| config.join("policy.toml"));
+    let mut sources = Vec::new();
+    if let Some(own) = &own {
+        match std::fs::read_to_string(own) {
+            Ok(text) => sources.push(source(own, text, Layer::User)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(own)(error)),
+        }
+    }
+    sources.push(last.clone());
+    let policy =
+        Policy::load(&sources, &places).map_err(|error| CliError::BadPolicy(error.to_string()))?;
+    let user = own.map(|own| {
+        UserPolicy::with_stack(own.clone(), move |text| {
+            let sources = [source(&own, text.to_owned(), Layer::User), last.clone()];
+            Policy::load(&sources, &places).map_err(|error| error.to_string())
+        })
+    });
+    Ok((policy, user))
+}
+
+fn source(file: &Path, text: String, layer: Layer) -> Source {
+    let name = file.display().to_string();
+    Source { name, text, layer }
+}
+
+fn places(cwd: &Path) -> Places {
+    let real = |path: PathBuf| path.canonicalize().unwrap_or(path);
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Places {
+        home: real(home),
+        workspace: real(cwd.to_owned()),
+        tmp: real(std::env::temp_dir()),
+        path: std::env::split_paths(&path).map(real).collect(),
+    }
+}
+
+fn config_dir() -> Option<PathBuf> {
+    let xdg = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let xdg = xdg.filter(|path| path.is_absolute());
+    let config = xdg.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")))?;
+    Some(config.join("invigil"))
 }
 
 /// Where sockets may be made: a directory of the user's own, where there is one.
