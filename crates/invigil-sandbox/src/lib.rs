@@ -43,4 +43,4 @@ pub use api::{
 pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};
 pub use limits::Limits;
-pub use waker::leave_child_signals;
+pub use waker::{keep_from_being_stopped, leave_child_signals};

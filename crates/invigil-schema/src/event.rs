@@ -5,6 +5,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::approval::{ApprovalAnswered, ApprovalRefused, ApprovalRequested};
 use crate::guard::{PolicyEnforced, PolicyLoaded};
 use crate::kernel::{
     AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
@@ -183,6 +184,12 @@ kinds! {
     PolicyDecision = "policy_decision", Syscall;
     /// A tool gate logged something that cannot count.
     PolicyFlagged = "policy_flagged", Syscall;
+    /// A call waits for a person.
+    ApprovalRequested = "approval_requested", Syscall;
+    /// A question is closed.
+    ApprovalAnswered = "approval_answered", Syscall;
+    /// An answer that cannot count.
+    ApprovalRefused = "approval_refused", Syscall;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.
