@@ -286,9 +286,15 @@ pub(crate) fn denials(out: &mut impl Write, summary: &SummaryDoc) -> io::Result<
 
 /// By the line that refused, with what would have been allowed.
 fn denial_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io::Result<()> {
-    let mut rules: Vec<(&str, Vec<&DenialSummary>)> = Vec::new();
+    let mut rules: Vec<(String, Vec<&DenialSummary>)> = Vec::new();
     for entry in summary.denials.iter().take(limit) {
-        let rule = entry.denial.rule.as_str();
+        let rule = match &entry.place {
+            Some(place) => format!(
+                "{}:{}: {} {}",
+                place.file, place.line, place.decision, place.text
+            ),
+            None => entry.denial.rule.clone(),
+        };
         match rules.iter_mut().find(|(known, _)| *known == rule) {
             Some((_, entries)) => entries.push(entry),
             None => rules.push((rule, vec![entry])),
@@ -300,7 +306,7 @@ fn denial_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io:
             let (target, count) = (text(&entry.denial.target), entry.count);
             writeln!(out, "           {what} {target} {DIM}{count}×{DIM:#}")?;
         }
-        writeln!(out, "             {DIM}by {}{DIM:#}", ui::harmless(rule))?;
+        writeln!(out, "             {DIM}by {}{DIM:#}", ui::harmless(&rule))?;
         let place = entries.iter().find_map(|entry| entry.place.as_ref());
         if let Some(reason) = place.and_then(|place| place.reason.as_ref()) {
             writeln!(

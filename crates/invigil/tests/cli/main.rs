@@ -7,6 +7,7 @@
 )]
 
 mod evidence;
+mod guard;
 mod observe;
 mod policy;
 mod protect;
