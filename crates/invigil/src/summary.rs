@@ -1,5 +1,6 @@
 //! A run in a few lines, and its parts in full: what `run` prints at its end and `show` at any time.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -270,13 +271,22 @@ fn network_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io
         writeln!(
             out,
             "           {} {DIM}{} {}× {}{DIM:#}",
-            text(&endpoint.endpoint),
+            named(&endpoint.hosts, text(&endpoint.endpoint)),
             operations.join(", "),
             endpoint.count,
             ended.join(", "),
         )?;
     }
     Ok(())
+}
+
+/// An address behind the names that it was found under.
+fn named(hosts: &BTreeSet<String>, endpoint: String) -> String {
+    if hosts.is_empty() {
+        return endpoint;
+    }
+    let hosts: Vec<String> = hosts.iter().map(|host| ui::harmless(host)).collect();
+    format!("{} ({endpoint})", hosts.join(", "))
 }
 
 /// Everything that was refused.

@@ -12,6 +12,7 @@ mod observe;
 mod policy;
 mod protect;
 mod run;
+mod terminal;
 mod views;
 
 use std::path::{Path, PathBuf};
