@@ -154,7 +154,10 @@ impl Engine {
             reports: Mutex::new(reports),
             desk: &desk,
         };
-        let (end, tier) = desk.during(|| watch.run())?;
+        control.ask_at(Some(desk.clone()));
+        let watched = desk.during(|| watch.run());
+        control.ask_at(None);
+        let (end, tier) = watched?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });

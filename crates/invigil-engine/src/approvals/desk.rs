@@ -211,6 +211,14 @@ impl Desk {
         self.0.state().nobody = Some(why);
     }
 
+    /// Somebody wants the run to end. A call that waits does not feel a signal, so what is open is withdrawn.
+    pub(crate) fn interrupt(&self) {
+        for open in self.0.claim_all(|_| true) {
+            let closing = Closing::nobody(ApprovalBy::Interrupted, None);
+            self.0.close(open, closing);
+        }
+    }
+
     /// Looks after the questions of a run while it goes on. When it is over, what is open is withdrawn.
     pub(crate) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
         struct Ending<'a>(&'a Desk);

@@ -376,6 +376,7 @@ fn pass_on_signals(control: Control) -> Result<(), CliError> {
             match origin.signal {
                 SIGXFSZ => {}
                 SIGINT if interrupted.is_some_and(|at| at.elapsed() < TWICE) => control.kill(),
+                SIGINT | SIGTERM | SIGHUP | SIGQUIT if from_terminal => control.interrupted(),
                 _ if from_terminal => {}
                 signal => control.signal(signal),
             }
