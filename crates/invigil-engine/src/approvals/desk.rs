@@ -164,7 +164,7 @@ impl Desk {
             inner.close(open, Closing::nobody(ApprovalBy::Nobody, reason));
             return Place::Waits;
         }
-        if let Err(open) = inner.lay_open(open) {
+        if let Some(open) = inner.lay_open(open) {
             inner.close(open, Closing::nobody(ApprovalBy::RunEnded, None));
             return Place::Waits;
         }
@@ -299,17 +299,17 @@ impl Inner {
         }
     }
 
-    /// Puts a question on the desk, unless the run has ended meanwhile.
-    fn lay_open(&self, open: Open) -> Result<(), Open> {
+    /// Puts a question on the desk. If the run has ended meanwhile, it is given back.
+    fn lay_open(&self, open: Open) -> Option<Open> {
         let mut state = self.state();
         if state.over {
-            return Err(open);
+            return Some(open);
         }
         state.open.insert(open.question.id.clone(), open);
         self.open.store(state.open.len(), Ordering::Release);
         drop(state);
         self.changed.notify_all();
-        Ok(())
+        None
     }
 
     /// Takes a question off the desk. Whoever has it closes it; nobody else can.

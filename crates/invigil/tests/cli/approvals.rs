@@ -559,7 +559,7 @@ fn what_was_typed_before_is_no_answer() {
     let invigil = Invigil::new();
     let script = format!("echo rea''dy; sleep 1; {THEN}");
     let person = "until(b'ready'); type(b'o\\no\\no'); until(b'[n]o'); quiet(b'allowed', 1); type(b'\\n'); end()";
-    assert_eq!(at_a_terminal(&invigil, "early", &[], &script, &person), 8);
+    assert_eq!(at_a_terminal(&invigil, "early", &[], &script, person), 8);
 }
 
 #[test]
@@ -569,7 +569,7 @@ fn questions_stand_in_line_and_can_be_answered_elsewhere() {
     let person = "until(b'invigil asks'); until(b'[n]o'); id = question(); \
         r = invigil('approvals', 'allow', id); until(id.encode() + b' allowed once'); \
         until(b'invigil asks'); until(b'[n]o'); type(b'o\\n'); until(b'2'); end()";
-    assert_eq!(at_a_terminal(&invigil, "line", &[], script, &person), 0);
+    assert_eq!(at_a_terminal(&invigil, "line", &[], script, person), 0);
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn a_terminal_in_raw_mode_is_left_alone() {
     for invigil in Invigil::everyone() {
         let script = format!("stty raw -echo; echo rea''dy; {THEN}");
         let person = "until(b'ready'); id = question(); type(b'o\\r'); quiet(b'invigil', 1); invigil('approvals', 'allow', id); end()";
-        assert_eq!(at_a_terminal(&invigil, "raw", &[], &script, &person), 7);
+        assert_eq!(at_a_terminal(&invigil, "raw", &[], &script, person), 7);
         assert_eq!(
             invigil.event("raw", "approval_answered")["by"]["through"],
             "command_line"
@@ -586,13 +586,7 @@ fn a_terminal_in_raw_mode_is_left_alone() {
         drop(std::fs::remove_file(invigil.at("asked")));
         let person = "until(b'invigil approvals show'); type(b'o\\n'); quiet(b'allowed', 1); invigil('approvals', 'deny', question()); end()";
         assert_eq!(
-            at_a_terminal(
-                &invigil,
-                "elsewhere",
-                &["--ask", "elsewhere"],
-                THEN,
-                &person
-            ),
+            at_a_terminal(&invigil, "elsewhere", &["--ask", "elsewhere"], THEN, person),
             8
         );
     }
