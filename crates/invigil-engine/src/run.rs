@@ -185,7 +185,10 @@ impl Engine {
             guard,
             env,
         };
-        let (end, tier, mut warnings) = desk.during(|| watch.run())?;
+        control.ask_at(Some(desk.clone()));
+        let watched = desk.during(|| watch.run());
+        control.ask_at(None);
+        let (end, tier, mut warnings) = watched?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });

@@ -385,7 +385,7 @@ fn pass_on_signals(control: Control) -> Result<(), CliError> {
             match origin.signal {
                 SIGXFSZ => {}
                 SIGINT if interrupted.is_some_and(|at| at.elapsed() < TWICE) => control.kill(),
-                SIGINT | SIGQUIT if from_terminal => {}
+                SIGINT | SIGQUIT if from_terminal => control.interrupted(),
                 signal => control.signal(signal),
             }
             if origin.signal == SIGINT {

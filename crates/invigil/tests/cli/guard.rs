@@ -495,3 +495,36 @@ fn coding_work_passes_in_the_profile_for_it() {
         }
     }
 }
+
+#[test]
+fn the_framework_of_the_agent_can_report_under_a_policy() {
+    if !has("python3") {
+        return;
+    }
+    let script = "import json, os, socket\n\
+        s = socket.socket(socket.AF_UNIX)\n\
+        s.connect(os.environ['INVIGIL_EVENTS'])\n\
+        for n in range(3):\n\
+        \x20   line = {'schema': os.environ['INVIGIL_EVENTS_SCHEMA'], 'run_id': os.environ['INVIGIL_RUN_ID'], 'seq': n,\n\
+        \x20           'event_type': 'tool_call_started', 'source': 'test', 'tool_call_id': str(n), 'tool': 'look'}\n\
+        \x20   s.sendall((json.dumps(line) + '\\n').encode())\n\
+        import time; time.sleep(1)\n";
+    for invigil in everyone() {
+        let command = ["python3", "-c", script];
+        let (code, out) = run(&invigil, "sdk", &["--mode", "guard"], &command);
+        assert_eq!(code, Some(0), "{out}");
+        let rejected = invigil.all("sdk", "sdk_rejected");
+        assert_eq!(
+            (invigil.all("sdk", "sdk_event").len(), rejected),
+            (3, vec![])
+        );
+        put(
+            &invigil,
+            "rules.toml",
+            "version = 1\n[budget]\ntool_calls = 2\n",
+        );
+        let policy = invigil.at("rules.toml");
+        let (code, out) = run(&invigil, "calls", &["--policy", &policy], &command);
+        assert_eq!(code, Some(122), "{out}");
+    }
+}
