@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use invigil_sandbox::{
-    Action, Answer, Confinement, Decision, Gate, LaunchError, LaunchSpec, Limits, Network, Request,
-    SinkError, Stdio, launch,
+    Action, Answer, Confinement, Decision, Gate, LaunchError, LaunchSpec, Limits, Network, Reads,
+    Request, SinkError, Stdio, launch,
 };
 use invigil_schema::{Envelope, Errno, Event, Origin, Stamp, Tier, encode_body};
 
@@ -29,7 +29,7 @@ struct Refusing {
 impl Gate for Refusing {
     fn check(&mut self, request: &Request<'_>) -> Answer {
         let target = match request.action {
-            Action::Exec(path) => path.to_string_lossy().into_owned(),
+            Action::Exec(exec) => exec.program.to_string_lossy().into_owned(),
             Action::File(op) => op.path.to_string_lossy().into_owned(),
             Action::Net(op) => format!("{:?}", op.address),
         };
@@ -37,6 +37,7 @@ impl Gate for Refusing {
             (Some(text), _) if target.contains(text.as_str()) => Decision::Deny {
                 error: Errno(13),
                 rule: format!("no {text}"),
+                place: None,
             },
             (_, Some((from, to))) if target.contains(from.as_str()) => Decision::Instead {
                 to: *to,
@@ -122,7 +123,10 @@ fn main() {
         }
     }
     let mut spec = LaunchSpec::new(args);
-    (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
+    (spec.tier, spec.protected) = (tier, protect);
+    if reads {
+        spec.reads = Reads::Recorded;
+    }
     spec.stdin = Stdio::Inherit;
     (spec.landlock, spec.exact) = (landlock, exact);
     (spec.confine, spec.limits) = (confine, limits);

@@ -97,6 +97,7 @@ pub(crate) enum Call {
     Exec {
         dir: i32,
         path: u64,
+        argv: u64,
         flags: i32,
     },
     Mkdir {
@@ -331,11 +332,13 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_execve => Call::Exec {
             dir: CWD,
             path: a[0],
+            argv: a[1],
             flags: 0,
         },
         libc::SYS_execveat => Call::Exec {
             dir: a[0] as i32,
             path: a[1],
+            argv: a[2],
             flags: a[4] as i32,
         },
         libc::SYS_mkdirat => Call::Mkdir {

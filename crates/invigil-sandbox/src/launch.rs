@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use invigil_schema::{Errno, Tier};
 
-use crate::api::{LaunchError, LaunchSpec, Stdio};
+use crate::api::{LaunchError, LaunchSpec, Reads, Stdio};
 use crate::census;
 use crate::cgroup::{Cgroup, Controller};
 use crate::confine::Confined;
@@ -211,7 +211,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         None
     };
     let scope = Scope {
-        reads: spec.reads,
+        reads: spec.reads > Reads::Free,
         // In a confined run they are trapped all the same, so that what Landlock would refuse is recorded.
         signals_scoped: signal_scope.is_some(),
         exact: spec.exact,

@@ -39,10 +39,10 @@ mod walk;
 mod watchdog;
 
 pub use api::{
-    Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
-    Sink, SinkError, Stdio,
+    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Outcome,
+    Reads, Request, Sink, SinkError, Stdio,
 };
 pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};
 pub use limits::Limits;
-pub use waker::leave_child_signals;
+pub use waker::{keep_from_being_stopped, leave_child_signals};

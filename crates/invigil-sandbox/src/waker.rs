@@ -62,6 +62,13 @@ pub fn leave_child_signals() {
     }
 }
 
+/// Lets the calling thread use the terminal without being stopped for it: in the background its reads fail, and its
+/// writes pass.
+pub fn keep_from_being_stopped() {
+    sys::block_signal(libc::SIGTTIN);
+    sys::block_signal(libc::SIGTTOU);
+}
+
 /// The mask that a command starts with: that of the calling thread, but for what is only ours.
 pub(crate) fn command_mask() -> libc::sigset_t {
     let ours = KEPT_BACK.load(Ordering::Acquire);

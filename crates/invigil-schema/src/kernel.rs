@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CallResult, Digest, Errno, Floor, Limited, OsText, Tier};
+use crate::{CallResult, Digest, Errno, Floor, Limited, OsText, RulePlace, Tier};
 
 /// One process. The kernel uses a pid again; it does so with another start time.
 #[derive(
@@ -289,6 +289,9 @@ pub struct AccessDenied {
     pub target: OsText,
     /// The rule that refused it.
     pub rule: String,
+    /// Where the rule stands, if it is of a policy file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<RulePlace>,
     /// What the process was told.
     pub error: Errno,
 }
@@ -378,6 +381,8 @@ pub enum Note {
     DetachedMount,
     /// What was loaded is not what was decided on.
     ExecMismatch,
+    /// What was opened is not what was decided on.
+    OpenMismatch,
     /// The whole tree was killed.
     TreeKilled,
     /// A better tier could not be had.

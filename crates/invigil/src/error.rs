@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
-use invigil_engine::{EvidenceError, RunError, SpecError};
+use invigil_engine::{ApprovalError, EvidenceError, LearnError, RunError, SpecError};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
 use invigil_schema::{ExitCode, RunIdError};
@@ -35,6 +35,8 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
     #[error(transparent)]
+    Approval(#[from] ApprovalError),
+    #[error(transparent)]
     Ignore(#[from] IgnoreError),
     #[error("{}", ui::harmless_lines(&.0.report()))]
     Policy(#[from] PolicyError),
@@ -42,6 +44,12 @@ pub(crate) enum CliError {
     PolicyFile { path: PathBuf, source: io::Error },
     #[error("there is no profile `{0}`; profiles are {all}", all = PROFILES.join(", "))]
     NoProfile(String),
+    #[error("--mode observe enforces no policy: leave it out, or leave out --policy and --profile")]
+    ObserveWithPolicy,
+    #[error(transparent)]
+    Learn(#[from] LearnError),
+    #[error("cannot write the policy {}: {source}", path.display())]
+    PolicyOut { path: PathBuf, source: io::Error },
     #[error("`{0}` is not an address; write HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT")]
     NotAnAddress(String),
     #[error("the parameters of a tool are JSON: {0}")]
@@ -73,10 +81,14 @@ impl CliError {
             | CliError::Run(_)
             | CliError::OnlyArchives
             | CliError::Evidence(_)
+            | CliError::Approval(_)
             | CliError::Ignore(_)
             | CliError::Policy(_)
             | CliError::PolicyFile { .. }
             | CliError::NoProfile(_)
+            | CliError::ObserveWithPolicy
+            | CliError::Learn(_)
+            | CliError::PolicyOut { .. }
             | CliError::NotAnAddress(_)
             | CliError::NotJson(_)
             | CliError::NoCwd(_)

@@ -5,8 +5,10 @@ mod commands;
 mod describe;
 mod error;
 mod policies;
+mod question;
 mod status;
 mod summary;
+mod terminal;
 mod ui;
 
 use std::process::ExitCode;

@@ -48,6 +48,23 @@ pub(crate) fn users_own(places: &Places) -> PathBuf {
     config.join("invigil/policy.toml")
 }
 
+/// The same files, where the user's own has this text.
+pub(crate) fn with_own(sources: &[Source], own: &Path, text: &str) -> Vec<Source> {
+    let user = Source {
+        name: own.display().to_string(),
+        text: text.to_owned(),
+        layer: Layer::User,
+    };
+    let mut stack: Vec<Source> = sources.to_vec();
+    stack.retain(|source| source.layer != Layer::User);
+    let below = stack
+        .iter()
+        .take_while(|source| source.layer == Layer::Builtin);
+    let at = below.count();
+    stack.insert(at, user);
+    stack
+}
+
 /// A policy file.
 pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, CliError> {
     let text = fs::read_to_string(path).map_err(|source| CliError::PolicyFile {

@@ -198,6 +198,7 @@ impl Kernel {
             | Note::DebuggerInside
             | Note::DetachedMount
             | Note::ExecMismatch
+            | Note::OpenMismatch
             | Note::TreeKilled
             | Note::LesserTier => false,
         };
@@ -315,6 +316,7 @@ fn words(note: Note) -> &'static str {
         Note::SupervisorLimit => "supervisor_limit: a limit of the supervisor was met",
         Note::Privileged => "privileged: an operation that can go past the observer",
         Note::ExecMismatch => "exec_mismatch: what was loaded is not what was decided on",
+        Note::OpenMismatch => "open_mismatch: what was opened is not what was decided on",
         Note::DetachedMount => {
             "detached_mount: a file system or a copy of a tree was prepared for mounting"
         }

@@ -132,11 +132,11 @@ impl Bounds {
             // What the kernel makes of ports is its own business.
             Work::Watch(Pending::Net(ops)) => ops.iter().try_for_each(|op| bound.net(op, || false)),
             // What such a name leads to is known when it is loaded.
-            Work::Watch(Pending::Exec { found, .. }) if found.as_bytes().starts_with(PROC) => {
+            Work::Watch(Pending::Exec(wanted)) if wanted.found.as_bytes().starts_with(PROC) => {
                 Ok(())
             }
-            Work::Watch(Pending::Exec { found, .. }) => {
-                let found = found.as_bytes();
+            Work::Watch(Pending::Exec(wanted)) => {
+                let found = wanted.found.as_bytes();
                 bound.exec(found).or_else(|_| bound.exec(&real_path(found)))
             }
             Work::Watch(Pending::Chdir) => Ok(()),
@@ -200,6 +200,7 @@ fn decision(judged: Result<(), Beyond>) -> Decision {
         Err(Beyond { rule, error }) => Decision::Deny {
             error,
             rule: rule.to_owned(),
+            place: None,
         },
     }
 }

@@ -10,6 +10,7 @@ use crate::api::{Answer, Decision, Request};
 use crate::calls::{self, Call, Owner};
 use crate::exact::{self, Refusal};
 use crate::exactly;
+use crate::exec;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
 use crate::net;
@@ -18,7 +19,7 @@ use crate::protect::{self, RULE, Sight};
 use crate::sys::ptrace::{self, Registers};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{self, seccomp};
-use crate::table::{Identity, Pending, Rights};
+use crate::table::{Identity, Pending, Rights, Wanted};
 
 /// Why something is refused that only the caller itself could do.
 const INEXACT: &str = "it could be changed after it was judged";
@@ -110,7 +111,12 @@ impl Observer {
             return self.reply(trapped, Reply::Fail(Errno(libc::ENOSYS)));
         }
         match calls::decode(number, arguments) {
-            Some(Call::Exec { dir, path, flags }) => self.on_exec_call(trapped, dir, path, flags),
+            Some(Call::Exec {
+                dir,
+                path,
+                argv,
+                flags,
+            }) => self.on_exec_call(trapped, dir, path, argv, flags),
             Some(call) => match self.forbids(&trapped, call) {
                 Some(refusal) => self.refuse_by(trapped, refusal),
                 None => self.on_call(trapped, call),
@@ -262,26 +268,34 @@ impl Observer {
         }
     }
 
-    fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, flags: i32) {
+    fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, argv: u64, flags: i32) {
         let caller = &trapped.caller;
         let text = read_path(caller, path).unwrap_or_default();
         let asked: OsText = paths::as_written(caller, dir, &text).into();
-        let mut found = asked.clone();
+        let mut wanted = Wanted {
+            found: asked.clone(),
+            asked,
+            name: text.clone().into(),
+            arguments: Default::default(),
+        };
         let likeness = self.likeness(caller);
         if flags & libc::AT_EMPTY_PATH == 0 && !text.is_empty() && likeness != Likeness::None {
             let target = Base::of(caller, dir, &text).and_then(|base| base.target(caller, 0, 0));
             match target {
-                Ok(target) => found = target.path.into(),
+                Ok(target) => wanted.found = target.path.into(),
                 // The search along PATH mostly meets files that are not there.
                 Err(Stop::Fail(error)) if likeness == Likeness::Acts => {
-                    let pending = Pending::Exec { asked, found };
+                    let pending = Pending::Exec(wanted);
                     self.complete(caller.tid, pending, CallResult::Failed(error));
                     return self.reply(trapped, Reply::Fail(error));
                 }
                 Err(_) => {}
             }
         }
-        self.decide(trapped, Work::Watch(Pending::Exec { asked, found }));
+        if self.looks_at_programs {
+            wanted.arguments = exec::wanted_arguments(caller.tid, argv);
+        }
+        self.decide(trapped, Work::Watch(Pending::Exec(wanted)));
     }
 
     /// Asks the gate.

@@ -12,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use invigil_schema::{
-    AccessDenied, Errno, Event, Hook, Note, ObserverFinished, ObserverNote, ObserverStarted,
-    Origin, OsText, ProcessForked, ProcessRef, Tier,
+    AccessDenied, Errno, Event, FileOp, FileOpKind, Hook, Note, ObserverFinished, ObserverNote,
+    ObserverStarted, OpenFlag, Origin, OsText, ProcessForked, ProcessRef, RulePlace, Tier,
 };
 
-use crate::api::{Gate, Killed, LaunchError, Outcome, Sink};
+use crate::api::{Gate, Killed, LaunchError, Line, Outcome, Reads, Sink};
 use crate::census::Census;
 use crate::exec::Digests;
 use crate::handle::{Begun, Ended, Started};
@@ -35,7 +35,7 @@ use settle::Suspended;
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) tier: Tier,
-    pub(crate) reads: bool,
+    pub(crate) reads: Reads,
     pub(crate) exact: bool,
     pub(crate) protected: Vec<PathBuf>,
     pub(crate) patience: Duration,
@@ -87,6 +87,9 @@ struct Observer {
     waiting_mask: libc::sigset_t,
     census: Census,
     watchdog: Watchdog,
+    reads: Reads,
+    /// The gate wants to know what programs are started with.
+    looks_at_programs: bool,
     together: Together,
     bounds: Bounds,
 }
@@ -161,6 +164,7 @@ impl Observer {
         )
         .is_ok();
         let census = Census::default();
+        let looks_at_programs = gate.looks_at_programs();
         let mut observer = Observer {
             tier: config.tier,
             exact: config.exact,
@@ -195,10 +199,14 @@ impl Observer {
             noted: HashSet::new(),
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
             watchdog: Watchdog::new(config.patience, census.clone()),
+            reads: config.reads,
+            looks_at_programs,
             census,
             together: Together::default(),
             bounds: Bounds::default(),
         };
+        let line = Line(Arc::clone(&observer.mailbox));
+        observer.gate.begin(line);
         let mut launched = prepared.start()?;
         observer.bound(prepared, &launched);
         observer.killable = launched.killable;
@@ -269,15 +277,16 @@ impl Observer {
             why_not: why_not.map(Into::into),
         };
         let notify = self.tier == Tier::Notify;
+        let reads = config.reads == Reads::Recorded;
         let interrupted = "signals can interrupt a trapped call (needs Linux 5.19)";
         ObserverStarted {
             tier: self.tier,
-            reads: config.reads,
+            reads,
             hooks: vec![
                 hook("processes", None),
                 hook("files", None),
                 hook("network", None),
-                hook("reads", (!config.reads).then_some("not asked for")),
+                hook("reads", (!reads).then_some("not asked for")),
                 hook(
                     "race_free_arguments",
                     (!notify).then_some("needs the notify tier"),
@@ -425,12 +434,37 @@ impl Observer {
         }
     }
 
+    /// Records what was done to a file, unless it was only read and nobody wants to know.
+    fn emit_file(&mut self, op: FileOp) {
+        let changes = |flag: &OpenFlag| {
+            let kinds = [OpenFlag::Write, OpenFlag::Create, OpenFlag::Truncate];
+            kinds.contains(flag) || *flag == OpenFlag::Temporary
+        };
+        let only_read = op.op == FileOpKind::Open && !op.flags.iter().any(changes);
+        if !only_read || self.reads != Reads::Judged {
+            self.emit(Origin::Kernel, op.into());
+        }
+    }
+
     fn deny(&mut self, process: ProcessRef, what: &str, target: OsText, rule: &str, error: Errno) {
+        self.deny_by(process, what, target, (rule.to_owned(), None), error);
+    }
+
+    /// The same with the place of the rule.
+    fn deny_by(
+        &mut self,
+        process: ProcessRef,
+        what: &str,
+        target: OsText,
+        (rule, place): (String, Option<Box<RulePlace>>),
+        error: Errno,
+    ) {
         let event = AccessDenied {
             process,
             what: what.into(),
             target,
-            rule: rule.into(),
+            rule,
+            place: place.map(|place| *place),
             error,
         };
         self.emit(Origin::Runtime, event.into());

@@ -53,7 +53,7 @@ impl Work {
             Work::File(op, _) | Work::Watch(Pending::File(op)) => vec![Action::File(op)],
             Work::Net(op, _) => vec![Action::Net(op)],
             Work::Watch(Pending::Net(ops)) => ops.iter().map(Action::Net).collect(),
-            Work::Watch(Pending::Exec { found, .. }) => vec![Action::Exec(found)],
+            Work::Watch(Pending::Exec(wanted)) => vec![Action::Exec(wanted.request())],
             Work::Watch(Pending::Chdir) => Vec::new(),
         }
     }
@@ -85,7 +85,7 @@ impl Work {
             Work::File(op, _) | Work::Watch(Pending::File(op)) => (file_what(op), op.path.clone()),
             Work::Net(op, _) => net_what(op),
             Work::Watch(Pending::Net(ops)) => ops.first().map_or_else(Default::default, net_what),
-            Work::Watch(Pending::Exec { found, .. }) => ("exec".into(), found.clone()),
+            Work::Watch(Pending::Exec(wanted)) => ("exec".into(), wanted.found.clone()),
             Work::Watch(Pending::Chdir) => Default::default(),
         }
     }
@@ -162,13 +162,13 @@ impl Observer {
             Decision::Allow => self.bounds.judge(&work),
             decided => decided,
         };
-        let (error, rule) = match decision {
+        let (error, rule, place) = match decision {
             Decision::Allow => return self.carry_out(trapped, work),
             Decision::Instead { to, host } => match work.lead(to, host) {
                 Ok(()) => return self.carry_out(trapped, work),
-                Err(error) => (error, NOT_ELSEWHERE.to_owned()),
+                Err(error) => (error, NOT_ELSEWHERE.to_owned(), None),
             },
-            Decision::Deny { error, rule } => (error, rule),
+            Decision::Deny { error, rule, place } => (error, rule, place),
         };
         let (what, target) = work.target();
         let result = CallResult::Failed(error);
@@ -178,7 +178,7 @@ impl Observer {
             Work::Watch(pending) => pending,
         };
         self.complete(trapped.caller.tid, pending, result);
-        self.deny(trapped.process, &what, target, &rule, error);
+        self.deny_by(trapped.process, &what, target, (rule, place), error);
         self.reply(trapped, Reply::Fail(error));
     }
 
@@ -213,16 +213,16 @@ impl Observer {
         match done {
             Ok(Done::Opened(fd)) => {
                 let again = op.clone();
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.inject(trapped, fd, close_on_exec, again);
             }
             Ok(Done::Waits(slow)) => self.open_slowly(trapped, op, slow, close_on_exec),
             Ok(Done::Returned) => {
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Return(0));
             }
             Err(error) => {
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
             }
         }
@@ -301,7 +301,7 @@ impl Observer {
                     result: CallResult::Failed(error),
                     ..op
                 };
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
             }
         }
@@ -415,11 +415,12 @@ impl Observer {
                         self.emit(Origin::Kernel, op.into());
                     }
                 }
+                Some(Waiting::Asked(_)) => self.gate.withdrawn(id),
                 Some(Waiting::Opening { op, slow, .. }) => {
                     slow.release();
-                    self.emit(Origin::Kernel, op.into());
+                    self.emit_file(op);
                 }
-                _ => {}
+                None => {}
             }
         }
     }
@@ -446,7 +447,7 @@ impl Observer {
             task.native = true;
             // An exec that nobody could watch is still told by its event when it succeeds.
             match pending {
-                Pending::Exec { .. } => task.pending = Some(pending),
+                Pending::Exec(_) => task.pending = Some(pending),
                 // Where it is cannot be told, so nothing is kept.
                 Pending::Chdir => {}
                 pending => self.complete(tid, pending, CallResult::Unknown),
@@ -503,7 +504,7 @@ impl Observer {
         if op.op == FileOpKind::Create {
             op.op = FileOpKind::Open;
         }
-        self.emit(Origin::Kernel, op.into());
+        self.emit_file(op);
         self.reply(trapped, Reply::Fail(error));
     }
 

@@ -1,20 +1,24 @@
 //! `invigil policy`: what policy files say, before anything runs.
 
 use std::env;
+use std::fs::File;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
+use invigil_engine::learn;
+use invigil_journal::{RunRef, Store};
 use invigil_policy::{Action, Decision, Endpoint, Layer, Places, UnixSocket, Verdict};
 use invigil_schema::{ExitCode, OsText};
 use serde_json::{Value, json};
 
+use super::find;
 use crate::error::CliError;
 use crate::policies::{gather, places, read, resolve};
 use crate::ui::{self, BAD, GOOD, WARN};
 
-/// Check policy files, and explain what they decide
+/// Check policy files, explain what they decide, and learn new ones from runs
 #[derive(Debug, clap::Args)]
 pub(crate) struct Policy {
     #[command(subcommand)]
@@ -25,15 +29,17 @@ pub(crate) struct Policy {
 enum Command {
     Check(Check),
     Explain(Explain),
+    Learn(Learn),
 }
 
 impl Policy {
-    pub(crate) fn execute(self) -> Result<u8, CliError> {
+    pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
         let cwd = env::current_dir().map_err(CliError::NoCwd)?;
         let places = places(&cwd);
         match self.command {
             Command::Check(command) => command.execute(&places),
             Command::Explain(command) => command.execute(&places),
+            Command::Learn(command) => command.execute(store, &places),
         }
     }
 }
@@ -67,6 +73,38 @@ impl Check {
             }
         }
         Ok(code.into())
+    }
+}
+
+/// Write the smallest readable policy under which these runs would have passed
+///
+/// What was read is only restricted if the runs were made with `--reads on`. Nothing secret is ever allowed. The files
+/// are for the directory that this is called in: call it in the workspace of the runs.
+#[derive(Debug, clap::Args)]
+struct Learn {
+    /// The runs: ids, beginnings of them, or `last`
+    #[arg(required = true, value_name = "RUN")]
+    runs: Vec<String>,
+
+    /// Write it to this file, which must not be there
+    #[arg(long, short, value_name = "FILE")]
+    output: Option<PathBuf>,
+}
+
+impl Learn {
+    fn execute(self, store: &Store, places: &Places) -> Result<u8, CliError> {
+        let found = self.runs.iter().map(|run| find(store, run));
+        let found: Vec<RunRef> = found.collect::<Result<_, _>>()?;
+        let text = learn(&found, places)?;
+        match self.output {
+            None => std::io::stdout().write_all(text.as_bytes())?,
+            Some(path) => {
+                let written =
+                    File::create_new(&path).and_then(|mut file| file.write_all(text.as_bytes()));
+                written.map_err(|source| CliError::PolicyOut { path, source })?;
+            }
+        }
+        Ok(0)
     }
 }
 

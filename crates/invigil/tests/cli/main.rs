@@ -6,7 +6,9 @@
     reason = "a test that cannot go on has failed, and one that skips says so"
 )]
 
+mod approvals;
 mod evidence;
+mod guard;
 mod observe;
 mod policy;
 mod protect;
