@@ -57,6 +57,7 @@ impl Gate for ByName {
         } else {
             Decision::Deny {
                 error: Errno(13),
+                place: None,
                 rule: "by address".to_owned(),
             }
         })
