@@ -13,8 +13,8 @@ use invigil_journal::{
 use invigil_policy::Budget;
 use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, launch};
 use invigil_schema::{
-    Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted,
-    SDK_SCHEMA, SpawnFailure, StopReason, Tier,
+    AccessDenied, Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId,
+    RunStarted, SDK_SCHEMA, SpawnFailure, StopReason, Tier,
 };
 
 use crate::approvals::Desk;
@@ -280,7 +280,13 @@ impl Watch<'_> {
             let launched = match &self.guard {
                 Some(guard) => {
                     let reports = self.reports_to().into_os_string().into();
-                    let gate = guard.gate(self.desk, self.control, reports);
+                    let recorder = Arc::clone(self.recorder);
+                    let refused = move |denied: AccessDenied| {
+                        recorder.try_record(Origin::Runtime, &denied.into());
+                    };
+                    let gate = guard
+                        .gate(self.desk, self.control, reports, refused)
+                        .map_err(RunError::Channel)?;
                     launch(launch_spec, facts, gate)
                 }
                 None => launch(launch_spec, facts, AllowAll),
