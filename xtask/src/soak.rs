@@ -8,10 +8,29 @@ use std::time::Instant;
 
 use crate::{Result, cargo, check, root};
 
-/// Where the tests are that have a long form.
-const TESTS: &str = "crates/invigil-journal/tests/journal";
+/// Tests that have a long form.
+struct Suite {
+    package: &'static str,
+    test: &'static str,
+    directory: &'static str,
+    /// What else has to be built for them.
+    needs: &'static [&'static str],
+}
 
-/// Run the long forms of the journal's tests: many seeds, many kills, many records.
+const JOURNAL: Suite = Suite {
+    package: "invigil-journal",
+    test: "journal",
+    directory: "crates/invigil-journal/tests/journal",
+    needs: &[],
+};
+const SANDBOX: Suite = Suite {
+    package: "invigil-sandbox",
+    test: "observer",
+    directory: "crates/invigil-sandbox/tests/observer",
+    needs: &["--example", "watch"],
+};
+
+/// Run the long forms of tests: many seeds, many kills, many records, many races.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many seeds the model test tries.
@@ -23,49 +42,57 @@ pub(crate) struct Args {
     /// How long a journal is verified and followed in constant memory.
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
+    /// How often another thread may try to exchange an address.
+    #[arg(long, default_value_t = 1_000_000)]
+    races: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    soak("model::", "INVIGIL_SEEDS", args.seeds)?;
-    soak("kill", "INVIGIL_KILLS", args.kills)?;
-    soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)
+    JOURNAL.soak("model::", "INVIGIL_SEEDS", args.seeds)?;
+    JOURNAL.soak("kill", "INVIGIL_KILLS", args.kills)?;
+    JOURNAL.soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)?;
+    SANDBOX.soak("exact_races", "INVIGIL_RACES", args.races)
 }
 
-fn soak(tests: &str, variable: &str, value: u64) -> Result {
-    println!("── {tests}: {variable}={value}");
-    let listed = cargo_test(&[tests, "--", "--list"]).output()?;
-    if !listed.status.success() {
-        return Err(String::from_utf8_lossy(&listed.stderr).into());
-    }
-    let names = String::from_utf8_lossy(&listed.stdout);
-    if !names.lines().any(|line| line.ends_with(": test")) {
-        return Err(format!("no test in {TESTS} has `{tests}` in its name").into());
-    }
-    if !is_read(variable)? {
-        return Err(format!("no test in {TESTS} reads {variable}").into());
-    }
-    let begun = Instant::now();
-    let mut command = cargo_test(&[tests, "--", "--nocapture"]);
-    command.env(variable, value.to_string());
-    check(command)?;
-    let seconds = begun.elapsed().as_secs_f64();
-    println!("── {tests} is good ({seconds:.1} s)");
-    Ok(())
-}
-
-/// Whether the tests know a variable. One that nobody reads would make the short form look like the long one.
-fn is_read(variable: &str) -> Result<bool> {
-    for entry in fs::read_dir(root().join(TESTS))? {
-        if fs::read_to_string(entry?.path())?.contains(variable) {
-            return Ok(true);
+impl Suite {
+    fn soak(&self, tests: &str, variable: &str, value: u64) -> Result {
+        println!("── {tests}: {variable}={value}");
+        let directory = self.directory;
+        let listed = self.cargo_test(&[tests, "--", "--list"]).output()?;
+        if !listed.status.success() {
+            return Err(String::from_utf8_lossy(&listed.stderr).into());
         }
+        let names = String::from_utf8_lossy(&listed.stdout);
+        if !names.lines().any(|line| line.ends_with(": test")) {
+            return Err(format!("no test in {directory} has `{tests}` in its name").into());
+        }
+        if !self.is_read(variable)? {
+            return Err(format!("no test in {directory} reads {variable}").into());
+        }
+        let begun = Instant::now();
+        let mut command = self.cargo_test(&[tests, "--", "--nocapture"]);
+        command.env(variable, value.to_string());
+        check(command)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        println!("── {tests} is good ({seconds:.1} s)");
+        Ok(())
     }
-    Ok(false)
-}
 
-fn cargo_test(rest: &[&str]) -> std::process::Command {
-    let mut command = cargo(&["test", "--release", "--package", "invigil-journal"]);
-    command.args(["--all-features", "--test", "journal"]);
-    command.args(rest);
-    command
+    /// Whether the tests know a variable. One that nobody reads would make the short form look like the long one.
+    fn is_read(&self, variable: &str) -> Result<bool> {
+        for entry in fs::read_dir(root().join(self.directory))? {
+            if fs::read_to_string(entry?.path())?.contains(variable) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn cargo_test(&self, rest: &[&str]) -> std::process::Command {
+        let mut command = cargo(&["test", "--release", "--package", self.package]);
+        command.args(["--all-features", "--test", self.test]);
+        command.args(self.needs);
+        command.args(rest);
+        command
+    }
 }

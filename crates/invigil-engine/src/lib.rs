@@ -6,6 +6,7 @@ mod control;
 mod evidence;
 mod guard;
 mod lines;
+mod names;
 mod output;
 mod processes;
 mod record;
@@ -24,5 +25,6 @@ pub use approvals::{
 pub use control::Control;
 pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
 pub use guard::{KeepError, LearnError, Rules, learn};
+pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Output, RunSpec, SHIMS, SpecError};

@@ -104,8 +104,9 @@ pub(crate) struct Facts {
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
         let recorder = &self.recorder;
-        self.reported.before(&event);
+        // Who connects through the observer is known by the fact of it, and then asked for by what is reported.
         recorder.processes.take(&event);
+        self.reported.before(&event);
         recorder
             .written
             .lock()

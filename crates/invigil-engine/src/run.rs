@@ -161,6 +161,7 @@ impl Engine {
             run_id: run_id.clone(),
             why: error.to_string(),
         };
+        recorder.processes.report_to(channel.path());
         let started = self.started(spec).into();
         recorder.record(Origin::Runtime, &started).map_err(lost)?;
         if let Some(guard) = &guard {

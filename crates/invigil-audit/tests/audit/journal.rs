@@ -121,6 +121,7 @@ impl Journal {
             success: true,
             window_elapsed_ms: 12,
             stopped: None,
+            why: None,
         })
     }
 

@@ -69,6 +69,7 @@ fn touch() -> impl Strategy<Value = (Origin, Event)> {
             what: "file.open".into(),
             target: target.as_str().into(),
             rule: "r".into(),
+            place: None,
             error: Errno(13),
         };
         Event::from(denied)

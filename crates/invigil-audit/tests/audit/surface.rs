@@ -161,6 +161,7 @@ fn refusals_are_part_of_the_surface() {
         what: "file.open".into(),
         target: "/h/journal.ndjson".into(),
         rule: "own store".into(),
+        place: None,
         error: Errno(13),
     };
     let surface = Journal::around(|j| j.kernel(denied.clone()).kernel(denied)).surface();

@@ -333,7 +333,7 @@ impl Observer {
                         self.suspended.insert(request, Suspended { trapped, what });
                     }
                     Err(_) => match op {
-                        Some(op) if !self.exact && op.instead.is_none() => {
+                        Some(op) if !self.exact_network && op.instead.is_none() => {
                             self.watch(trapped, Pending::Net(vec![op]));
                         }
                         op => self.net_ended(trapped, op, Err(Errno(libc::ENOBUFS))),
