@@ -167,7 +167,8 @@ impl Guard {
         if self.bounded.bounds.reads {
             spec.reads = spec.reads.max(Reads::Judged);
         }
-        spec.exact = true;
+        // In a lesser tier nothing can be carried out on behalf.
+        spec.exact = spec.tier == Tier::Notify;
         spec.confine = Some(self.bounded.confinement.clone());
         spec.limits = self.bounded.limits;
     }
