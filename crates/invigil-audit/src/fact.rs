@@ -50,12 +50,22 @@ impl<'a> Fact<'a> {
             | Event::JournalRecovered(_)
             | Event::RunStarted(_)
             | Event::RunFinished(_)
-            | Event::RunFailed(_) => self.origin == Origin::Runtime,
+            | Event::RunFailed(_)
+            | Event::PolicyLoaded(_)
+            | Event::PolicyEnforced(_) => self.origin == Origin::Runtime,
             Event::SdkEvent(_) => self.origin == Origin::Sdk,
             Event::SdkRejected(_) => matches!(self.origin, Origin::Sdk | Origin::Runtime),
             Event::PolicyDecision(_) | Event::PolicyFlagged(_) => {
                 !matches!(self.origin, Origin::Kernel | Origin::Sdk)
             }
+            Event::ApprovalRequested(_) | Event::ApprovalRefused(_) => {
+                self.origin == Origin::Runtime
+            }
+            // A person decides, or nobody does; neither can speak for the other.
+            Event::ApprovalAnswered(answered) => match answered.by.is_person() {
+                true => self.origin == Origin::User,
+                false => self.origin == Origin::Runtime,
+            },
             Event::Unknown { .. } => false,
         };
         fits.then_some(self.event)

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use invigil_sandbox::Handle;
+use invigil_sandbox::{Decision, Line};
 use invigil_schema::StopReason;
 use rustix::process::Signal;
 
@@ -12,18 +12,18 @@ pub struct Control(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    handle: Option<Arc<Handle>>,
+    line: Option<Line>,
     waiting: Vec<Order>,
-    stopped: Option<StopReason>,
+    stopped: Option<(StopReason, String)>,
     /// The run is over, and somebody wants the rest to be, too.
     impatient: bool,
     over: bool,
 }
 
-#[derive(Clone, Copy)]
 enum Order {
     Signal(i32),
     Kill,
+    Answer(u64, Decision),
 }
 
 impl Control {
@@ -42,36 +42,48 @@ impl Control {
         self.order(Order::Kill);
     }
 
+    /// Answers a call that waits.
+    pub(crate) fn answer(&self, request: u64, decision: Decision) {
+        self.order(Order::Answer(request, decision));
+    }
+
     /// Asks every process of the run to end.
-    pub(crate) fn terminate(&self, why: StopReason) {
-        self.state().stopped.get_or_insert(why);
+    pub(crate) fn terminate(&self, reason: StopReason, why: &str) {
+        self.stop(reason, why);
         self.order(Order::Signal(Signal::TERM.as_raw()));
     }
 
     /// Ends the run at once.
-    pub(crate) fn end(&self, why: StopReason) {
-        self.state().stopped.get_or_insert(why);
+    pub(crate) fn end(&self, reason: StopReason, why: &str) {
+        self.stop(reason, why);
         self.order(Order::Kill);
     }
 
-    /// Why Invigil has ended it, if it has.
-    pub(crate) fn stopped(&self) -> Option<StopReason> {
-        self.state().stopped
+    fn stop(&self, reason: StopReason, why: &str) {
+        let mut state = self.state();
+        state
+            .stopped
+            .get_or_insert_with(|| (reason, why.to_owned()));
     }
 
-    /// The run has started: everything that waited goes there.
-    pub(crate) fn attach(&self, handle: Arc<Handle>) {
+    /// Why Invigil has ended it, if it has.
+    pub(crate) fn stopped(&self) -> Option<(StopReason, String)> {
+        self.state().stopped.clone()
+    }
+
+    /// The run starts: everything that waited goes there.
+    pub(crate) fn attach(&self, line: Line) {
         let mut state = self.state();
         for order in state.waiting.drain(..) {
-            carry_out(&handle, order);
+            carry_out(&line, order);
         }
-        state.handle = Some(handle);
+        state.line = Some(line);
     }
 
     /// The run is over.
     pub(crate) fn detach(&self) {
         let mut state = self.state();
-        (state.handle, state.over) = (None, true);
+        (state.line, state.over) = (None, true);
     }
 
     /// Whether somebody has asked for an end after the last process was dead.
@@ -81,9 +93,9 @@ impl Control {
 
     fn order(&self, order: Order) {
         let mut state = self.state();
-        match &state.handle {
-            _ if state.over => state.impatient = true,
-            Some(handle) => carry_out(handle, order),
+        match &state.line {
+            _ if state.over => state.impatient |= !matches!(order, Order::Answer(..)),
+            Some(line) => carry_out(line, order),
             None => state.waiting.push(order),
         }
     }
@@ -93,9 +105,10 @@ impl Control {
     }
 }
 
-fn carry_out(handle: &Handle, order: Order) {
+fn carry_out(line: &Line, order: Order) {
     match order {
-        Order::Signal(signal) => handle.signal(signal),
-        Order::Kill => handle.kill(),
+        Order::Signal(signal) => line.signal(signal),
+        Order::Kill => line.kill(),
+        Order::Answer(request, decision) => line.answer(request, decision),
     }
 }

@@ -91,9 +91,14 @@ impl Members {
 /// The layer that a record belongs to: what was seen, what was decided, what was said.
 fn layer(origin: Origin, event: &Event) -> Option<Member> {
     match (origin, event) {
+        (_, Event::PolicyLoaded(_) | Event::PolicyEnforced(_)) => Some(Member::PolicyLayer),
         (_, Event::PolicyDecision(_) | Event::PolicyFlagged(_) | Event::AccessDenied(_)) => {
             Some(Member::PolicyLayer)
         }
+        (
+            _,
+            Event::ApprovalRequested(_) | Event::ApprovalAnswered(_) | Event::ApprovalRefused(_),
+        ) => Some(Member::PolicyLayer),
         (_, Event::ObserverStarted(_) | Event::ObserverFinished(_) | Event::ObserverNote(_)) => {
             Some(Member::KernelLayer)
         }
@@ -200,7 +205,7 @@ pub fn summary(run: &RunRef) -> Result<SummaryDoc, StoreError> {
 }
 
 /// Hands every record of a run to a fold; the hash of the last one.
-fn each(run: &RunRef, mut take: impl FnMut(&Fact<'_>)) -> Result<String, StoreError> {
+pub(crate) fn each(run: &RunRef, mut take: impl FnMut(&Fact<'_>)) -> Result<String, StoreError> {
     let mut read = || -> Result<String, Error> {
         let mut reader = Reader::open(run.storage())?;
         while let Some(record) = reader.next()? {

@@ -1,8 +1,10 @@
 //! Joins the parts: starts a run, lets the sandbox observe it, records every fact, and packs the evidence.
 
+mod approvals;
 mod channel;
 mod control;
 mod evidence;
+mod guard;
 mod lines;
 mod output;
 mod processes;
@@ -14,7 +16,12 @@ mod spec;
 mod watchdog;
 mod written;
 
+pub use approvals::{
+    ApprovalError, Asking, Audience, Desk, GrantError, OpenQuestion, Reply, UserPolicy, answer,
+    find, open_questions,
+};
 pub use control::Control;
 pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
+pub use guard::{KeepError, LearnError, Rules, learn};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Output, RunSpec, SHIMS, SpecError};

@@ -28,8 +28,8 @@ struct Counted {
 }
 
 impl Relay {
-    pub(crate) fn new(spec: &RunSpec, control: &Control) -> io::Result<Relay> {
-        let counted = match spec.max_output {
+    pub(crate) fn new(spec: &RunSpec, most: Option<u64>, control: &Control) -> io::Result<Relay> {
+        let counted = match most {
             Some(limit) => Some(Counted::new(limit, spec.stdout, control)?),
             None => None,
         };
@@ -123,7 +123,8 @@ fn relay(
             .write_all(&chunk[..read.min(room)])
             .and_then(|()| writer.flush());
         if read > room {
-            control.end(StopReason::Budget);
+            let why = format!("it printed more than {limit} bytes");
+            control.end(StopReason::Budget, &why);
         }
         if written.is_err() {
             // Whoever read our output is gone: the command learns it by a signal, as it would without us.

@@ -6,7 +6,9 @@ use invigil_journal::{Error, Head, Journal};
 use invigil_sandbox::{Sink, SinkError};
 use invigil_schema::{Event, Origin};
 
+use crate::approvals::Desk;
 use crate::control::Control;
+use crate::guard::Guard;
 use crate::processes::Processes;
 use crate::redact::Redactor;
 use crate::written::Written;
@@ -37,12 +39,17 @@ impl Recorder {
     /// Returns when the record survives the death of every process. If it cannot be written, the run is killed: what
     /// is not on the record does not happen.
     pub(crate) fn record(&self, origin: Origin, event: &Event) -> Result<(), Error> {
+        self.record_at(origin, event).map(drop)
+    }
+
+    /// The same; the number of the record.
+    pub(crate) fn record_at(&self, origin: Origin, event: &Event) -> Result<u64, Error> {
         let event = self.redactor.event(event);
         let journal = self.journal.read().unwrap_or_else(PoisonError::into_inner);
         let written = match &*journal {
             Some(journal) => journal
                 .append(origin, &event)
-                .and_then(|ticket| ticket.written()),
+                .and_then(|ticket| ticket.written().map(|()| ticket.seq())),
             None => Err(closed()),
         };
         written.inspect_err(|error| self.fail(error))
@@ -84,17 +91,27 @@ fn closed() -> Error {
     Error::Poisoned("it was closed".to_owned())
 }
 
-/// The kernel's facts.
-pub(crate) struct Facts(pub(crate) Arc<Recorder>);
+/// The kernel's facts, the desk that must know who is dead, and the guard that must know what it has to work with.
+pub(crate) struct Facts {
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) desk: Desk,
+    pub(crate) guard: Option<Arc<Guard>>,
+}
 
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
-        self.0.processes.take(&event);
-        self.0
+        self.recorder.processes.take(&event);
+        self.recorder
             .written
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take(&event);
-        self.0.record(origin, &event).map_err(Into::into)
+        self.recorder.record(origin, &event)?;
+        self.desk.fact(&event);
+        if let (Event::ObserverStarted(started), Some(guard)) = (&event, &self.guard) {
+            let enforced = guard.enforced(started);
+            self.recorder.record(Origin::Runtime, &enforced.into())?;
+        }
+        Ok(())
     }
 }

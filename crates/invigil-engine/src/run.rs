@@ -4,25 +4,28 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use invigil_journal::{
     Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError,
 };
-use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, launch};
+use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, launch};
 use invigil_schema::{
     Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted,
-    SDK_SCHEMA, SpawnFailure, Tier,
+    SDK_SCHEMA, SdkEventType, SpawnFailure, StopReason, Tier,
 };
 
+use crate::approvals::Desk;
 use crate::channel::{Channel, Peer};
 use crate::control::Control;
+use crate::guard::{Guard, KeepError};
 use crate::output::Relay;
 use crate::record::{Facts, Recorder};
 use crate::redact::Redactor;
 use crate::spec::{EVENTS, EVENTS_SCHEMA, RUN_ID, RunSpec, SpecError};
-use crate::watchdog::{Reports, Watchdog};
+use crate::watchdog::{Reports, Time, Watchdog};
 
 /// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
 pub struct Engine {
@@ -73,6 +76,12 @@ pub enum RunError {
     /// The tier that is required is not to be had; nothing was started.
     #[error("{0}; `invigil doctor` shows what works on this machine")]
     Tier(String),
+    /// The policy cannot be enforced here, and must be; nothing was started.
+    #[error("the strict mode cannot be had here: {}; `invigil doctor` shows what works on this machine", .0.join("; "))]
+    Unenforceable(Vec<String>),
+    /// The texts of the policy could not be kept; nothing was started.
+    #[error("cannot keep the policy of the run: {0}")]
+    Keep(#[from] KeepError),
     /// The store.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -116,6 +125,21 @@ impl Engine {
     /// Starts a command, watches it to its end and records everything. Whatever the agent does, there is a journal.
     pub fn run(&self, spec: &RunSpec, control: &Control) -> Result<RunOutcome, RunError> {
         let run_id = spec.validate()?;
+        let mut env = self.env.clone();
+        let guard = spec.rules.as_ref().map(|rules| {
+            let own: Vec<PathBuf> = spec
+                .events_file
+                .iter()
+                .map(|file| self.cwd.join(file))
+                .collect();
+            Arc::new(Guard::new(rules, &mut env, &own))
+        });
+        let missing = guard
+            .as_ref()
+            .map_or_else(Vec::new, |guard| guard.missing());
+        if !missing.is_empty() {
+            return Err(RunError::Unenforceable(missing));
+        }
         let redactor = Redactor::new(random().map_err(RunError::Key)?);
         let at = |file: &PathBuf| self.cwd.join(file);
         let (events, decisions) = (
@@ -137,7 +161,17 @@ impl Engine {
         };
         let started = self.started(spec).into();
         recorder.record(Origin::Runtime, &started).map_err(lost)?;
-        let (end, tier) = Watch {
+        if let Some(guard) = &guard {
+            let loaded = guard.keep(&self.store)?.into();
+            recorder.record(Origin::Runtime, &loaded).map_err(lost)?;
+        }
+        let desk = Desk::new(
+            &run_id,
+            self.store.home(),
+            Arc::clone(&recorder),
+            spec.asking.clone(),
+        );
+        let watch = Watch {
             engine: self,
             spec,
             run_id: &run_id,
@@ -145,8 +179,11 @@ impl Engine {
             channel: &channel,
             control,
             reports: Mutex::new(reports),
-        }
-        .run()?;
+            desk: &desk,
+            guard,
+            env,
+        };
+        let (end, tier, mut warnings) = desk.during(|| watch.run())?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });
@@ -163,11 +200,7 @@ impl Engine {
         recorder.record(Origin::Runtime, &last).map_err(lost)?;
         let head = recorder.close().map_err(lost)?;
         let noted = Index::note(&self.store, &run);
-        let warnings = noted
-            .err()
-            .map(|error| error.to_string())
-            .into_iter()
-            .collect();
+        warnings.extend(noted.err().map(|error| error.to_string()));
         Ok(RunOutcome {
             run,
             end,
@@ -203,19 +236,45 @@ struct Watch<'a> {
     channel: &'a Channel,
     control: &'a Control,
     reports: Mutex<Reports>,
+    desk: &'a Desk,
+    guard: Option<Arc<Guard>>,
+    /// What the command inherits.
+    env: BTreeMap<OsString, OsString>,
 }
 
 impl Watch<'_> {
     /// Starts the command in the best tier that is to be had, and waits for the death of its last process.
-    fn run(self) -> Result<(End, Tier), RunError> {
-        let tiers = tiers(self.spec);
+    fn run(self) -> Result<(End, Tier, Vec<String>), RunError> {
+        let (end, tier) = self.start()?;
+        let warnings = self.guard.map_or_else(Vec::new, |guard| guard.warnings());
+        Ok((end, tier, warnings))
+    }
+
+    fn start(&self) -> Result<(End, Tier), RunError> {
+        let least = self.guard.as_ref().map(|guard| guard.least_tier());
+        let tiers = tiers(self.spec, least);
         for (at, &tier) in tiers.iter().enumerate() {
-            let relay = Relay::new(self.spec, self.control).map_err(RunError::Channel)?;
-            let launched = launch(
-                self.launch_spec(tier, &relay),
-                Facts(Arc::clone(self.recorder)),
-                AllowAll,
-            );
+            let budget = self.guard.as_ref().and_then(|guard| guard.budget().output);
+            let most = [self.spec.max_output, budget].into_iter().flatten().min();
+            let relay = Relay::new(self.spec, most, self.control).map_err(RunError::Channel)?;
+            if tier == Tier::ContractOnly {
+                self.desk
+                    .ask_nobody("in the tier contract_only a run could answer its own questions");
+            }
+            let launch_spec = self.launch_spec(tier, &relay);
+            let facts = Facts {
+                recorder: Arc::clone(self.recorder),
+                desk: self.desk.clone(),
+                guard: self.guard.clone(),
+            };
+            let launched = match &self.guard {
+                Some(guard) => {
+                    let reports = self.reports_to().into_os_string().into();
+                    let gate = guard.gate(self.desk, self.control, reports);
+                    launch(launch_spec, facts, gate)
+                }
+                None => launch(launch_spec, facts, AllowAll),
+            };
             match launched {
                 Ok(handle) => {
                     let end = self.attend(Arc::new(handle), tier, relay)?;
@@ -233,7 +292,17 @@ impl Watch<'_> {
                 Err(error @ LaunchError::Tier { .. }) => {
                     return Err(RunError::Tier(error.to_string()));
                 }
-                Err(error) => return Ok((End::NotStarted(not_started(&error)), tier)),
+                Err(error) => {
+                    let refused = self.guard.as_ref().and_then(|guard| guard.refused());
+                    let failed = match refused {
+                        Some((_, rule)) => RunFailed {
+                            failure: SpawnFailure::Policy,
+                            reason: format!("the policy does not let it start: {rule}"),
+                        },
+                        None => not_started(&error),
+                    };
+                    return Ok((End::NotStarted(failed), tier));
+                }
             }
         }
         Err(RunError::Tier("no tier is left to try".to_owned()))
@@ -241,25 +310,36 @@ impl Watch<'_> {
 
     fn launch_spec(&self, tier: Tier, relay: &Relay) -> LaunchSpec {
         let (engine, spec) = (self.engine, self.spec);
-        let mut env = engine.env.clone();
+        let mut env = self.env.clone();
         env.extend(spec.env.clone());
-        let events = match &spec.events_file {
-            Some(file) => engine.cwd.join(file),
-            None => self.channel.path(),
-        };
         env.insert(RUN_ID.into(), self.run_id.as_str().into());
-        env.insert(EVENTS.into(), events.into());
+        env.insert(EVENTS.into(), self.reports_to().into());
         env.insert(EVENTS_SCHEMA.into(), SDK_SCHEMA.into());
         let (stdout, stderr) = relay.ends();
-        LaunchSpec {
+        let mut launch = LaunchSpec {
             env,
             cwd: engine.cwd(spec),
             stdout,
             stderr,
             tier,
-            reads: spec.reads,
+            reads: match spec.reads {
+                true => Reads::Recorded,
+                false => Reads::Free,
+            },
             protected: self.protected(),
             ..LaunchSpec::new(spec.command.clone())
+        };
+        if let Some(guard) = &self.guard {
+            guard.hold(&mut launch);
+        }
+        launch
+    }
+
+    /// Where the agent's framework reports to.
+    fn reports_to(&self) -> PathBuf {
+        match &self.spec.events_file {
+            Some(file) => self.engine.cwd.join(file),
+            None => self.channel.path(),
         }
     }
 
@@ -276,7 +356,7 @@ impl Watch<'_> {
 
     /// Stays with a run that has started until its last process is dead.
     fn attend(&self, handle: Arc<Handle>, tier: Tier, relay: Relay) -> Result<End, RunError> {
-        self.control.attach(Arc::clone(&handle));
+        self.control.attach(handle.line());
         let recorder = self.recorder;
         // Without the kernel's facts nobody knows who belongs to the run.
         let who = |pid: u32| match recorder.processes.find(pid) {
@@ -284,9 +364,18 @@ impl Watch<'_> {
             None => Peer::Stranger,
             member => Peer::Member(member),
         };
-        let said = |event: Event| recorder.try_record(Origin::Sdk, &event);
+        let budget = self
+            .guard
+            .as_ref()
+            .map(|guard| *guard.budget())
+            .unwrap_or_default();
+        let calls = AtomicU64::new(0);
+        let said = |event: Event| {
+            recorder.try_record(Origin::Sdk, &event);
+            self.count_call(&event, &calls, budget.tool_calls);
+        };
         let watchdog = Watchdog::new(
-            self.spec.timeout,
+            Time::of(self.spec.timeout, budget.wall),
             &self.reports,
             &handle,
             recorder,
@@ -305,7 +394,7 @@ impl Watch<'_> {
         let Some(outcome) = outcome else {
             unreachable!("a wait without a limit ends with the run")
         };
-        let why = match outcome.killed {
+        let stopped = match outcome.killed {
             Some(Killed::SinkFailed(why)) => {
                 return Err(RunError::Record {
                     run_id: self.run_id.clone(),
@@ -318,17 +407,51 @@ impl Watch<'_> {
                     why,
                 });
             }
+            Some(Killed::Limit { limited, measured }) => {
+                let (what, limit) = (limited.what.as_str(), limited.limit);
+                let why = format!("its budget of {what} is {limit}, and it used {measured}");
+                Some((StopReason::Budget, why))
+            }
             Some(Killed::Asked) | None => self.control.stopped(),
         };
+        let stopped = stopped.or_else(|| {
+            let (pid, rule) = self.guard.as_ref()?.refused()?;
+            let killed = pid == handle.pid() && outcome.signal == Some(KILLED);
+            killed.then(|| {
+                (
+                    StopReason::Policy,
+                    format!("the policy does not let it start: {rule}"),
+                )
+            })
+        });
+        let (reason, why) = stopped.unzip();
         Ok(End::Finished(RunFinished {
             exit_code: outcome.exit_code,
             signal: outcome.signal,
-            success: outcome.exit_code == Some(0) && why.is_none(),
+            success: outcome.exit_code == Some(0) && reason.is_none(),
             window_elapsed_ms: outcome.elapsed.as_millis() as u64,
-            stopped: why,
+            stopped: reason,
+            why,
         }))
     }
+
+    /// The agent's framework says that it calls a tool; not more often than it may.
+    fn count_call(&self, event: &Event, calls: &AtomicU64, most: Option<u64>) {
+        let is_call = matches!(
+            event,
+            Event::SdkEvent(event) if event.event_type == SdkEventType::ToolCallStarted
+        );
+        if let (true, Some(most)) = (is_call, most)
+            && calls.fetch_add(1, Ordering::Relaxed) >= most
+        {
+            let why = format!("it called more than {most} tools");
+            self.control.end(StopReason::Budget, &why);
+        }
+    }
 }
+
+/// `SIGKILL`
+const KILLED: i32 = 9;
 
 /// The key that hides the secrets of one run. It is never written down: within a run equal secrets look equal, and
 /// when the run is over nobody can guess them back, not even with the store in hand.
@@ -343,8 +466,8 @@ fn random() -> io::Result<[u8; 32]> {
 }
 
 /// The tiers to try, best first.
-fn tiers(spec: &RunSpec) -> Vec<Tier> {
-    let least = spec.require_tier.unwrap_or(Tier::ContractOnly);
+fn tiers(spec: &RunSpec, least: Option<Tier>) -> Vec<Tier> {
+    let least = spec.require_tier.max(least).unwrap_or(Tier::ContractOnly);
     match spec.tier {
         Some(tier) => vec![tier],
         None => [Tier::Notify, Tier::Ptrace, Tier::ContractOnly]

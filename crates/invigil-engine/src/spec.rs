@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use invigil_schema::{RunId, RunIdError, Tier};
+
+use crate::approvals::Asking;
+use crate::guard::Rules;
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -38,6 +42,10 @@ pub struct RunSpec {
     pub max_output: Option<u64>,
     /// Where the command's stdout goes.
     pub stdout: Output,
+    /// How a person is asked.
+    pub asking: Asking,
+    /// What decides; without one everything is allowed.
+    pub rules: Option<Arc<Rules>>,
 }
 
 /// Where the command's stdout goes.
@@ -109,6 +117,8 @@ impl RunSpec {
             decisions_file: None,
             max_output: None,
             stdout: Output::Stdout,
+            asking: Asking::default(),
+            rules: None,
         }
     }
 

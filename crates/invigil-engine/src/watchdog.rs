@@ -22,12 +22,36 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Samples take at most one part in this many of the time.
 const SAMPLE_SHARE: u32 = 20;
 
+/// How long a run may take, and what its end is called then.
+pub(crate) struct Time {
+    pub(crate) limit: Duration,
+    pub(crate) reason: StopReason,
+    pub(crate) why: String,
+}
+
+impl Time {
+    /// The shorter of a time-out and a budget.
+    pub(crate) fn of(timeout: Option<Duration>, budget: Option<Duration>) -> Option<Time> {
+        let time = |limit, reason, why: &str| Time {
+            limit,
+            reason,
+            why: format!("it took longer than {limit:?}{why}"),
+        };
+        match (timeout, budget) {
+            (timeout, Some(limit)) if timeout.is_none_or(|timeout| limit < timeout) => {
+                Some(time(limit, StopReason::Budget, ", which is its budget"))
+            }
+            (timeout, _) => timeout.map(|limit| time(limit, StopReason::Timeout, "")),
+        }
+    }
+}
+
 /// Looks after one run.
 pub(crate) struct Watchdog<'a> {
     handle: &'a Handle,
     recorder: &'a Recorder,
     control: &'a Control,
-    timeout: Option<Duration>,
+    time: Option<Time>,
     reports: &'a Mutex<Reports>,
     over: Mutex<bool>,
     changed: Condvar,
@@ -35,7 +59,7 @@ pub(crate) struct Watchdog<'a> {
 
 impl<'a> Watchdog<'a> {
     pub(crate) fn new(
-        timeout: Option<Duration>,
+        time: Option<Time>,
         reports: &'a Mutex<Reports>,
         handle: &'a Handle,
         recorder: &'a Recorder,
@@ -45,7 +69,7 @@ impl<'a> Watchdog<'a> {
             handle,
             recorder,
             control,
-            timeout,
+            time,
             reports,
             over: Mutex::new(false),
             changed: Condvar::new(),
@@ -62,7 +86,7 @@ impl<'a> Watchdog<'a> {
     pub(crate) fn watch(&self) {
         let begun = Instant::now();
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut term_at = self.timeout.map(|timeout| begun + timeout);
+        let mut term_at = self.time.as_ref().map(|time| begun + time.limit);
         let mut kill_at = None;
         let mut sample_at = begun + SAMPLE;
         loop {
@@ -77,8 +101,12 @@ impl<'a> Watchdog<'a> {
                 return reports.finish(&|origin, event| self.recorder.try_record(origin, &event));
             }
             let now = Instant::now();
-            if term_at.is_some_and(|at| at <= now) {
-                self.control.terminate(StopReason::Timeout);
+            if let Some(time) = self
+                .time
+                .as_ref()
+                .filter(|_| term_at.is_some_and(|at| at <= now))
+            {
+                self.control.terminate(time.reason, &time.why);
                 (term_at, kill_at) = (None, Some(now + GRACE));
             }
             if kill_at.is_some_and(|at| at <= now) {

@@ -1,7 +1,10 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] [--exact] [--landlock] -- COMMAND…`
+//! [--deny SUBSTRING] [--exact] [--landlock] [BOUNDS] -- COMMAND…`
+//!
+//! Bounds are `--confine`, which all of the next five imply: `--may-read PATH`, `--may-write PATH`, `--may-execute PATH`,
+//! `--may-connect PORT`, `--no-network`; and `--cpu-ms`, `--memory`, `--processes` and `--file-size` with a number.
 
 #![expect(clippy::print_stderr, reason = "a program for people and tests")]
 
@@ -11,7 +14,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use invigil_sandbox::{
-    Action, Answer, Decision, Gate, LaunchError, LaunchSpec, Request, SinkError, Stdio, launch,
+    Action, Answer, Confinement, Decision, Gate, LaunchError, LaunchSpec, Limits, Network, Reads,
+    Request, SinkError, Stdio, launch,
 };
 use invigil_schema::{Envelope, Errno, Event, Origin, Stamp, Tier, encode_body};
 
@@ -23,7 +27,7 @@ impl Gate for Refusing {
             return Answer::Now(Decision::Allow);
         };
         let target = match request.action {
-            Action::Exec(path) => path.to_string_lossy().into_owned(),
+            Action::Exec(exec) => exec.program.to_string_lossy().into_owned(),
             Action::File(op) => op.path.to_string_lossy().into_owned(),
             Action::Net(op) => format!("{:?}", op.address),
         };
@@ -31,6 +35,7 @@ impl Gate for Refusing {
             Decision::Deny {
                 error: Errno(13),
                 rule: format!("no {text}"),
+                place: None,
             }
         } else {
             Decision::Allow
@@ -58,6 +63,8 @@ fn main() {
     let mut deny = None;
     let mut timeout = None;
     let mut fail_after = u64::MAX;
+    let mut confine: Option<Confinement> = None;
+    let mut limits = Limits::default();
     while let Some(arg) = args.next() {
         let mut value = || args.next().expect("a value").to_string_lossy().into_owned();
         match arg.to_str() {
@@ -77,14 +84,41 @@ fn main() {
             Some("--deny") => deny = Some(value()),
             Some("--timeout") => timeout = value().parse().ok().map(Duration::from_secs),
             Some("--fail-after") => fail_after = value().parse().expect("a number"),
+            Some("--confine") => drop(confine.get_or_insert_default()),
+            Some("--may-read") => {
+                let roots = &mut confine.get_or_insert_default().read;
+                roots.get_or_insert_default().push(value().into());
+            }
+            Some("--may-write") => {
+                let roots = &mut confine.get_or_insert_default().write;
+                roots.get_or_insert_default().push(value().into());
+            }
+            Some("--may-execute") => {
+                let roots = &mut confine.get_or_insert_default().execute;
+                roots.get_or_insert_default().push(value().into());
+            }
+            Some("--may-connect") => {
+                let ports = &mut confine.get_or_insert_default().connect;
+                let port = value().parse().expect("a port");
+                ports.get_or_insert_default().push(port);
+            }
+            Some("--no-network") => confine.get_or_insert_default().network = Network::None,
+            Some("--cpu-ms") => limits.cpu = value().parse().ok().map(Duration::from_millis),
+            Some("--memory") => limits.memory = value().parse().ok(),
+            Some("--processes") => limits.processes = value().parse().ok(),
+            Some("--file-size") => limits.file_size = value().parse().ok(),
             Some("--") => break,
             _ => panic!("what is {arg:?}?"),
         }
     }
     let mut spec = LaunchSpec::new(args);
-    (spec.tier, spec.reads, spec.protected) = (tier, reads, protect);
+    (spec.tier, spec.protected) = (tier, protect);
+    if reads {
+        spec.reads = Reads::Recorded;
+    }
     spec.stdin = Stdio::Inherit;
     (spec.landlock, spec.exact) = (landlock, exact);
+    (spec.confine, spec.limits) = (confine, limits);
     let file: Box<dyn Write + Send> = match out {
         Some(path) => Box::new(BufWriter::new(File::create(path).expect("the output file"))),
         None => Box::new(std::io::stderr()),

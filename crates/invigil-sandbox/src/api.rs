@@ -4,11 +4,17 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use invigil_schema::{
-    Errno, Event, FileOp, NetOp, ObserverFinished, Origin, OsText, ProcessRef, Tier,
+    Digest, Errno, Event, FileOp, Limited, NetOp, ObserverFinished, Origin, OsText, ProcessRef,
+    RulePlace, Tier,
 };
+
+use crate::confine::Confinement;
+use crate::limits::Limits;
+use crate::waker::{Mailbox, Order};
 
 /// What to start, and how to watch it.
 #[derive(Debug)]
@@ -27,8 +33,8 @@ pub struct LaunchSpec {
     pub stderr: Stdio,
     /// How to watch.
     pub tier: Tier,
-    /// Whether opens for reading are facts too.
-    pub reads: bool,
+    /// What becomes of opens for reading.
+    pub reads: Reads,
     /// Absolute paths that nothing in the run may change: Invigil's own store.
     pub protected: Vec<PathBuf>,
     /// Whether the gate must not be fooled: whatever it judges is carried out by us, or not at all, so that nothing can
@@ -38,6 +44,10 @@ pub struct LaunchSpec {
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
     /// it nothing in the run can mount anything, so that sandboxes inside do not work.
     pub landlock: bool,
+    /// What the run may reach at most; None leaves it free.
+    pub confine: Option<Confinement>,
+    /// How much it may use.
+    pub limits: Limits,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
 }
@@ -53,13 +63,26 @@ impl LaunchSpec {
             stdout: Stdio::Inherit,
             stderr: Stdio::Inherit,
             tier: Tier::Notify,
-            reads: false,
+            reads: Reads::Free,
             protected: Vec::new(),
             exact: false,
             landlock: false,
+            confine: None,
+            limits: Limits::default(),
             patience: Duration::from_secs(120),
         }
     }
+}
+
+/// What becomes of opens for reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reads {
+    /// Nobody sees them, and they cost nothing.
+    Free,
+    /// The gate is asked, and only what is refused is a fact.
+    Judged,
+    /// The gate is asked, and each one is a fact.
+    Recorded,
 }
 
 /// What a standard stream of the command is.
@@ -103,11 +126,31 @@ pub struct Request<'a> {
 #[derive(Debug, Clone, Copy)]
 pub enum Action<'a> {
     /// Load a program.
-    Exec(&'a OsText),
+    Exec(Exec<'a>),
     /// Do something to a file.
     File(&'a FileOp),
     /// Do something on the network.
     Net(&'a NetOp),
+}
+
+/// A program that is to be loaded, or has been.
+#[derive(Debug, Clone, Copy)]
+pub struct Exec<'a> {
+    /// Whether it is loaded, so that all of this is fixed and nothing of it has run. Before, the caller could still
+    /// change it, and a refusal is an error that it is told; now, a refusal kills.
+    pub loaded: bool,
+    /// The file, all links followed. Loaded, for a script, its interpreter.
+    pub program: &'a OsText,
+    /// What was asked for, made absolute, its links not followed.
+    pub asked: &'a OsText,
+    /// The same, letter for letter. A script gets this as its name.
+    pub name: &'a OsText,
+    /// The arguments; empty if the gate does not look at them.
+    pub argv: &'a [OsText],
+    /// Whether there are more arguments than these.
+    pub cut: bool,
+    /// The digest of a program that is loaded.
+    pub sha256: Option<Digest>,
 }
 
 /// What a gate says.
@@ -130,6 +173,8 @@ pub enum Decision {
         error: Errno,
         /// The rule that says so; it is in the evidence.
         rule: String,
+        /// Where it stands, if that is a policy file.
+        place: Option<Box<RulePlace>>,
     },
 }
 
@@ -137,6 +182,38 @@ pub enum Decision {
 pub trait Gate: Send {
     /// Decides on one request.
     fn check(&mut self, request: &Request<'_>) -> Answer;
+
+    /// The run is about to begin; this steers it.
+    fn begin(&mut self, _: Line) {}
+
+    /// Nobody waits for the answer to this request any more.
+    fn withdrawn(&mut self, _: u64) {}
+
+    /// Whether it looks at what programs are started with, and at each one when it is loaded.
+    fn looks_at_programs(&self) -> bool {
+        false
+    }
+}
+
+/// Steers a run from any thread, from before its first program is loaded.
+#[derive(Debug, Clone)]
+pub struct Line(pub(crate) Arc<Mailbox>);
+
+impl Line {
+    /// Sends a signal to every process of the run.
+    pub fn signal(&self, signal: i32) {
+        self.0.post(Order::Signal(signal));
+    }
+
+    /// Kills every process of the run.
+    pub fn kill(&self) {
+        self.0.post(Order::Kill);
+    }
+
+    /// Answers a request that the gate has left open. Without effect if nobody waits for it any more.
+    pub fn answer(&self, request: u64, decision: Decision) {
+        self.0.post(Order::Answer(request, decision));
+    }
 }
 
 /// A gate that allows everything.
@@ -173,6 +250,13 @@ pub enum Killed {
     SinkFailed(String),
     /// The observer itself failed.
     ObserverFailed(String),
+    /// It has used more than it may.
+    Limit {
+        /// The limit that it met.
+        limited: Limited,
+        /// How much it had used when that was noticed, in the unit of the limit.
+        measured: u64,
+    },
 }
 
 /// Why a run did not start.

@@ -1,6 +1,7 @@
 //! What the numbers and registers of trapped calls mean. Nothing here reads memory.
 
 /// Numbers that newer kernels have on every architecture.
+pub(crate) const QUOTACTL_FD: i64 = 443;
 pub(crate) const FCHMODAT2: i64 = 452;
 pub(crate) const SETXATTRAT: i64 = 463;
 pub(crate) const REMOVEXATTRAT: i64 = 466;
@@ -10,6 +11,23 @@ pub(crate) const FILE_SETATTR: i64 = 469;
 pub(crate) const F_SETOWN_EX: u32 = 15;
 pub(crate) const FIOSETOWN: u32 = 0x8901;
 pub(crate) const SIOCSPGRP: u32 = 0x8902;
+
+pub(crate) const TIOCSTI: u32 = 0x5412;
+pub(crate) const TIOCLINUX: u32 = 0x541c;
+/// Flags of a file, in the three forms in which they can be set.
+pub(crate) const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
+pub(crate) const FS_IOC32_SETFLAGS: u32 = 0x4004_6602;
+pub(crate) const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
+
+/// Every kind of namespace; the last one only for `unshare`, where the bits are not those of a signal.
+pub(crate) const NAMESPACES: u64 = (libc::CLONE_NEWUSER
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWUTS
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWCGROUP) as u32 as u64;
+pub(crate) const NEW_TIME: u64 = 0x80;
 
 pub(crate) const CLONE_UNTRACED: u64 = 0x0080_0000;
 /// A new namespace of any kind, or a file system context that two processes share.
@@ -53,6 +71,14 @@ pub(crate) enum Owner {
     Kinded(u64),
 }
 
+/// Whose priority or processors a call is about; 0 is the caller's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Whose {
+    Process(i64),
+    Group(i64),
+    User(i64),
+}
+
 /// A trapped call, decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -71,6 +97,7 @@ pub(crate) enum Call {
     Exec {
         dir: i32,
         path: u64,
+        argv: u64,
         flags: i32,
     },
     Mkdir {
@@ -217,11 +244,52 @@ pub(crate) enum Call {
     Limits {
         target: i64,
     },
+    /// How much of the machine somebody gets.
+    Schedule(Whose),
+    /// Input that nobody has typed.
+    Typing,
+    Socket {
+        domain: i32,
+        kind: i32,
+        protocol: i32,
+    },
+    /// A file system or a copy of a tree that has no place yet.
+    DetachedMount {
+        name: &'static str,
+    },
+    /// Only trapped in a confined run.
+    Confined {
+        name: &'static str,
+    },
     NewListener,
     IoUring,
     Privileged {
         name: &'static str,
     },
+}
+
+/// Calls that only a confined run is refused.
+pub(crate) const CONFINED: &[(i64, &str)] = &[
+    (libc::SYS_perf_event_open, "perf_event_open"),
+    (libc::SYS_userfaultfd, "userfaultfd"),
+    (libc::SYS_keyctl, "keyctl"),
+    (libc::SYS_add_key, "add_key"),
+    (libc::SYS_request_key, "request_key"),
+    (libc::SYS_reboot, "reboot"),
+    (libc::SYS_swapon, "swapon"),
+    (libc::SYS_swapoff, "swapoff"),
+    (libc::SYS_acct, "acct"),
+    (libc::SYS_quotactl, "quotactl"),
+    (QUOTACTL_FD, "quotactl_fd"),
+];
+
+fn whose(kind: u32, who: u64) -> Whose {
+    let who = i64::from(who as i32);
+    match kind {
+        0 => Whose::Process(who),
+        1 => Whose::Group(who),
+        _ => Whose::User(who),
+    }
 }
 
 fn at(dir: u64, path: u64) -> Place {
@@ -261,11 +329,13 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_execve => Call::Exec {
             dir: CWD,
             path: a[0],
+            argv: a[1],
             flags: 0,
         },
         libc::SYS_execveat => Call::Exec {
             dir: a[0] as i32,
             path: a[1],
+            argv: a[2],
             flags: a[4] as i32,
         },
         libc::SYS_mkdirat => Call::Mkdir {
@@ -500,7 +570,41 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             F_SETOWN_EX => Owner::Kinded(a[2]),
             _ => Owner::Number(i64::from(a[2] as i32)),
         }),
-        libc::SYS_ioctl => Call::SignalOwner(Owner::At(a[2])),
+        libc::SYS_ioctl => match a[1] as u32 {
+            TIOCSTI | TIOCLINUX => Call::Typing,
+            FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS | FS_IOC_FSSETXATTR => Call::SetXattr {
+                at: Place::Fd(a[0] as i32),
+                name: 0,
+                value: None,
+                create: 0,
+                flags: 0,
+            },
+            _ => Call::SignalOwner(Owner::At(a[2])),
+        },
+        libc::SYS_setpriority => Call::Schedule(whose(a[0] as u32, a[1])),
+        libc::SYS_ioprio_set => Call::Schedule(whose((a[0] as u32).wrapping_sub(1), a[1])),
+        libc::SYS_sched_setaffinity
+        | libc::SYS_sched_setscheduler
+        | libc::SYS_sched_setparam
+        | libc::SYS_sched_setattr => Call::Schedule(whose(0, a[0])),
+        libc::SYS_socket => Call::Socket {
+            domain: a[0] as i32,
+            kind: a[1] as i32,
+            protocol: a[2] as i32,
+        },
+        libc::SYS_mount_setattr => Call::Mount {
+            from: None,
+            at: if a[2] as i32 & libc::AT_EMPTY_PATH == 0 {
+                at(a[0], a[1])
+            } else {
+                Place::Fd(a[0] as i32)
+            },
+            options: 0,
+            unmount: false,
+        },
+        libc::SYS_fsopen => Call::DetachedMount { name: "fsopen" },
+        libc::SYS_fsmount => Call::DetachedMount { name: "fsmount" },
+        libc::SYS_fspick => Call::DetachedMount { name: "fspick" },
         libc::SYS_ptrace => Call::Trace {
             request: a[0],
             target: i64::from(a[1] as i32),
@@ -524,8 +628,18 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_finit_module => Call::Privileged {
             name: "finit_module",
         },
+        libc::SYS_delete_module => Call::Privileged {
+            name: "delete_module",
+        },
         libc::SYS_kexec_load => Call::Privileged { name: "kexec_load" },
-        _ => return None,
+        libc::SYS_kexec_file_load => Call::Privileged {
+            name: "kexec_file_load",
+        },
+        _ => Call::Confined {
+            name: CONFINED
+                .iter()
+                .find_map(|(n, name)| (*n == number).then_some(*name))?,
+        },
     };
     Some(call)
 }

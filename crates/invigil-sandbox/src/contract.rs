@@ -4,15 +4,18 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use invigil_schema::{Hook, ObserverFinished, ObserverStarted, Origin, Tier};
+use invigil_schema::{Errno, Hook, ObserverFinished, ObserverStarted, Origin, Tier};
 
 use crate::api::{Killed, LaunchError, Outcome, Sink};
 use crate::census::Census;
 use crate::handle::{Begun, Ended, Started};
 use crate::launch::Prepared;
+use crate::limits::{Gauges, Ledger, Meter};
 use crate::sys::{self, ptrace};
 use crate::waker::{Mailbox, Order};
 
+/// How often a tree that is to be killed is stopped before.
+const ROUNDS: usize = 100;
 /// How often orphans are looked for.
 const TICK: Duration = Duration::from_millis(20);
 
@@ -37,12 +40,30 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
             landlock_abi: None,
             kernel: sys::kernel_release(),
             privileged: false,
+            floor: None,
+            limits: Vec::new(),
         };
-        sink.fact(Origin::Runtime, event.into())
-            .map_err(|e| LaunchError::Sink(e.to_string()))?;
-        Ok((Arc::new(mailbox), prepared.start()?))
+        let child = prepared.start()?;
+        let cgroup = child.cgroup.as_ref().ok().cloned();
+        let limits = prepared.limits.in_force(cgroup.as_deref(), false);
+        let event = ObserverStarted {
+            limits: limits.clone(),
+            ..event
+        };
+        if let Err(error) = sink.fact(Origin::Runtime, event.into()) {
+            let _ = sys::kill(child.pid, libc::SIGKILL);
+            let _ = ptrace::wait_for(child.pid as i32, true, 0);
+            return Err(LaunchError::Sink(error.to_string()));
+        }
+        let gauges = Gauges {
+            limits,
+            cgroup,
+            census: Census::default(),
+            ledger: Ledger::default(),
+        };
+        Ok((Arc::new(mailbox), child, gauges))
     };
-    let (mailbox, child) = match begin() {
+    let (mailbox, child, gauges) = match begin() {
         Ok(begun) => begun,
         Err(error) => {
             let _ = started.send(Err(error));
@@ -55,12 +76,21 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
         let _ = started.send(Err(error));
         return;
     }
-    let census = Census::default();
+    let census = gauges.census.clone();
     census.add(child.pid);
+    let Ok(meter) = Meter::start(gauges.clone(), Arc::clone(&mailbox)) else {
+        let _ = sys::kill(child.pid, libc::SIGKILL);
+        let _ = ptrace::wait_for(child.pid as i32, true, 0);
+        let _ = started.send(Err(LaunchError::System {
+            step: "starting to keep limits",
+            error: Errno(libc::EAGAIN),
+        }));
+        return;
+    };
     let _ = started.send(Ok(Begun {
         mailbox: Arc::clone(&mailbox),
         pid: child.pid,
-        census,
+        census: census.clone(),
     }));
     let mut watch = Watch {
         others: adopted(&HashSet::new()),
@@ -70,6 +100,9 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
     };
     let mask = sys::current_mask(Some(libc::SIGCHLD));
     while watch.tick() {
+        if !gauges.limits.is_empty() {
+            census.replace(watch.tree().into_iter().collect());
+        }
         let mut fds = [poll(&mailbox)];
         let _ = sys::wait_ready(&mut fds, Some(TICK), &mask);
         sys::silence(mailbox.bell());
@@ -77,9 +110,21 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
             match order {
                 Order::Signal(signal) => watch.signal(signal),
                 Order::Kill => watch.killed = Some(Killed::Asked),
+                Order::Limit(limited, measured) => {
+                    watch.killed = Some(Killed::Limit { limited, measured });
+                }
                 Order::Answer(..) | Order::Connected(..) | Order::Opened(..) => {}
             }
         }
+    }
+    drop(meter);
+    if let Some(cgroup) = &gauges.cgroup {
+        if watch.killed.is_none()
+            && let Some((limited, measured)) = gauges.exceeded()
+        {
+            watch.killed = Some(Killed::Limit { limited, measured });
+        }
+        cgroup.remove();
     }
     let (exit_code, signal) = match watch.status {
         Some(ptrace::Change::Exited(code)) => (Some(code), None),
@@ -125,6 +170,7 @@ impl Watch {
             self.status = Some(waited.change);
         }
         if self.killed.is_some() {
+            self.hold();
             self.signal(libc::SIGKILL);
         }
         if self.status.is_none() {
@@ -139,6 +185,26 @@ impl Watch {
     }
 
     fn signal(&self, signal: i32) {
+        for pid in self.tree() {
+            let _ = sys::kill(pid, signal);
+        }
+    }
+
+    /// Stops everybody, until nobody is new. Whoever is killed makes room for another; whoever is stopped does not.
+    fn hold(&self) {
+        let mut held = HashSet::new();
+        for _ in 0..ROUNDS {
+            let before = held.len();
+            held.extend(self.tree());
+            if held.len() == before {
+                break;
+            }
+            self.signal(libc::SIGSTOP);
+        }
+    }
+
+    /// Everybody of the run.
+    fn tree(&self) -> Vec<u32> {
         let mut all = if self.status.is_none() {
             vec![self.root]
         } else {
@@ -152,9 +218,7 @@ impl Watch {
             all.extend(children(pid));
             next += 1;
         }
-        for pid in all {
-            let _ = sys::kill(pid, signal);
-        }
+        all
     }
 }
 

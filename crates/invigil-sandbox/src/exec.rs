@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 use std::os::fd::AsFd;
 
-use invigil_schema::{Digest, OsText};
+use invigil_schema::{Digest, Errno, OsText};
 use sha2::Digest as _;
 
-use crate::sys::Sys;
+use crate::paths::PATH_MAX;
 use crate::sys::fs::{self, At, cstring};
+use crate::sys::{self, Sys};
 
 /// How many bytes of arguments a fact holds. Escaped as JSON they can become six times as many.
 const ARGUMENTS_MAX: usize = 128 * 1024;
@@ -93,6 +94,48 @@ pub(crate) fn look(pid: u32, cwd: Option<Vec<u8>>, digests: &mut Digests) -> Ima
         cwd: cwd.map_or_else(|| link(pid, "cwd"), Into::into),
         sha256: digests.of(pid).ok().flatten(),
     }
+}
+
+/// How many arguments are read of a program that is not loaded yet.
+const ARGUMENTS_READ: usize = 4096;
+
+/// Reads the arguments that a caller wants to start a program with, and says whether there are more. The caller can
+/// still change them.
+pub(crate) fn wanted_arguments(tid: u32, address: u64) -> (Vec<OsText>, bool) {
+    const POINTER: u64 = 8;
+    let (mut argv, mut bytes) = (Vec::new(), 0);
+    for n in 0..ARGUMENTS_READ as u64 {
+        if address == 0 {
+            return (argv, false);
+        }
+        let pointer = sys::read_array(tid, address.wrapping_add(n * POINTER));
+        match pointer.map(u64::from_ne_bytes) {
+            Ok(0) => return (argv, false),
+            Ok(at) => match sys::read_string(tid, at, ARGUMENTS_MAX - bytes) {
+                Ok(text) => {
+                    bytes += text.len();
+                    argv.push(text.into());
+                }
+                Err(_) => return (argv, true),
+            },
+            Err(_) => return (argv, true),
+        }
+    }
+    (argv, true)
+}
+
+/// What a process has just asked the kernel to load, letter for letter. The kernel keeps it in the fresh image.
+pub(crate) fn name(pid: u32) -> Sys<OsText> {
+    const AT_EXECFN: u64 = 31;
+    let vector = fs::read_dense(&cstring(format!("/proc/{pid}/auxv"))?)?;
+    let mut words = vector.as_chunks::<8>().0.iter().copied();
+    while let (Some(key), Some(value)) = (words.next(), words.next()) {
+        if u64::from_ne_bytes(key) == AT_EXECFN {
+            let at = u64::from_ne_bytes(value);
+            return sys::read_string(pid, at, PATH_MAX).map(Into::into);
+        }
+    }
+    Err(Errno(libc::ENOENT))
 }
 
 fn arguments(pid: u32) -> Sys<(Vec<OsText>, u64)> {

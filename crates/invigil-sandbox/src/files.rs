@@ -179,9 +179,7 @@ fn locate_two(caller: &Caller, from: Place, to: Place) -> Result<(Located, Locat
     ) = (from, to)
         && let Some([text, text2]) = sys::read_two_strings(caller.tid, [path, path2])
     {
-        let from = Base::of(caller, dir, &text)?.locate()?;
-        let to = Base::of(caller, dir2, &text2)?;
-        return Ok((from, to.locate()?));
+        return paths::locate_two(caller, (dir, &text), (dir2, &text2));
     }
     Ok((locate(caller, from)?, locate(caller, to)?))
 }
@@ -383,16 +381,15 @@ fn plan_link(
     if flags & libc::AT_EMPTY_PATH != 0 {
         return Err(Stop::Native);
     }
-    let linked = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
-        Linked::File(target(caller, from, 0)?)
+    let (linked, to) = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
+        let from = target(caller, from, 0)?;
+        planned.path = from.path.clone().into();
+        (Linked::File(from), locate(caller, to)?)
     } else {
-        Linked::Name(locate(caller, from)?)
+        let (from, to) = locate_two(caller, from, to)?;
+        planned.path = from.path.clone().into();
+        (Linked::Name(from), to)
     };
-    planned.path = match &linked {
-        Linked::File(target) => target.path.clone().into(),
-        Linked::Name(name) => name.path.clone().into(),
-    };
-    let to = locate(caller, to)?;
     planned.to = Some(to.path.clone().into());
     Ok(Act::Link { from: linked, to })
 }
@@ -473,7 +470,7 @@ fn plan_open(
         return Err(Stop::Native);
     }
     let reads = flags & (ACCESS | libc::O_CREAT) == libc::O_RDONLY && resolve == 0;
-    if reads && let Some(found) = base.read_straight(flags) {
+    if reads && let Some(found) = base.read_now(flags) {
         return match found {
             Ok(Target { fd, path }) => {
                 planned.path = path.into();

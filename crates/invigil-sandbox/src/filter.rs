@@ -24,7 +24,11 @@ pub(crate) enum When {
     /// The low half of an argument is this.
     Equals(u8, u32),
     /// The low half of an argument is one of these.
-    OneOf(u8, [u32; 2]),
+    OneOf(u8, &'static [u32]),
+    /// The low halves of the first two arguments are not these.
+    NotBoth(u32, u32),
+    /// A socket that is not plainly Unix, TCP or routing.
+    Socket,
     /// An argument is not null.
     NonZero(u8),
     /// The flags of `clone` have one of these bits, or make a process, not a thread, that shares its file system
@@ -59,6 +63,8 @@ const JUMP_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
 const JUMP_SET: u32 = libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K;
 const JUMP_GREATER_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JGE | libc::BPF_K;
 const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+const AND: u32 = libc::BPF_ALU | libc::BPF_AND | libc::BPF_K;
+const SOCKET_KIND: u32 = 0xf;
 const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
 
 fn op(code: u32, k: u32, jt: u8, jf: u8) -> sock_filter {
@@ -114,12 +120,38 @@ pub(crate) fn compile(rules: &[Rule], trap: Trap) -> Vec<sock_filter> {
                 op(RETURN, trapped, 0, 0),
                 op(RETURN, ALLOW, 0, 0),
             ],
-            When::OneOf(argument, [one, other]) => vec![
-                op(LOAD, low_half(argument), 0, 0),
-                op(JUMP_EQUAL, one, 1, 0),
+            When::OneOf(argument, values) => {
+                let mut body = vec![op(LOAD, low_half(argument), 0, 0)];
+                for (i, value) in values.iter().enumerate() {
+                    body.push(op(JUMP_EQUAL, *value, (values.len() - i) as u8, 0));
+                }
+                body.extend([op(RETURN, ALLOW, 0, 0), op(RETURN, trapped, 0, 0)]);
+                body
+            }
+            When::NotBoth(one, other) => vec![
+                op(LOAD, low_half(0), 0, 0),
+                op(JUMP_EQUAL, one, 0, 3),
+                op(LOAD, low_half(1), 0, 0),
                 op(JUMP_EQUAL, other, 0, 1),
-                op(RETURN, trapped, 0, 0),
                 op(RETURN, ALLOW, 0, 0),
+                op(RETURN, trapped, 0, 0),
+            ],
+            When::Socket => vec![
+                op(LOAD, low_half(0), 0, 0),
+                op(JUMP_EQUAL, libc::AF_UNIX as u32, 10, 0),
+                op(JUMP_EQUAL, libc::AF_NETLINK as u32, 7, 0),
+                op(JUMP_EQUAL, libc::AF_INET as u32, 1, 0),
+                op(JUMP_EQUAL, libc::AF_INET6 as u32, 0, 8),
+                op(LOAD, low_half(1), 0, 0),
+                op(AND, SOCKET_KIND, 0, 0),
+                op(JUMP_EQUAL, libc::SOCK_STREAM as u32, 0, 5),
+                op(LOAD, low_half(2), 0, 0),
+                op(JUMP_EQUAL, libc::IPPROTO_TCP as u32, 2, 0),
+                // Routing has the number of no protocol.
+                op(LOAD, low_half(2), 0, 0),
+                op(JUMP_EQUAL, libc::NETLINK_ROUTE as u32, 0, 1),
+                op(RETURN, ALLOW, 0, 0),
+                op(RETURN, trapped, 0, 0),
             ],
             When::NonZero(argument) => vec![
                 op(LOAD, low_half(argument), 0, 0),
@@ -170,6 +202,10 @@ mod tests {
                     a = load(step.k);
                     None
                 }
+                AND => {
+                    a &= step.k;
+                    None
+                }
                 RETURN => return step.k,
                 JUMP_EQUAL => Some(a == step.k),
                 JUMP_SET => Some(a & step.k != 0),
@@ -178,6 +214,46 @@ mod tests {
             };
             at += 1 + taken.map_or(0, |t| usize::from(if t { step.jt } else { step.jf }));
         }
+    }
+
+    #[test]
+    fn lists_pairs_and_sockets() {
+        let rule = |number, when| Rule { number, when };
+        let rules = [
+            rule(1, When::OneOf(1, &[7, 8, 9])),
+            rule(2, When::NotBoth(1, 0)),
+            rule(3, When::Socket),
+        ];
+        let program = compile(&rules, Trap::Notify);
+        let traps = |number, a: [u64; 3]| {
+            let [one, two, three] = a;
+            let arguments = [one, two, three, 0, 0, 0];
+            run(&program, ARCH, number, arguments) != ALLOW
+        };
+        for (value, trapped) in [(6, false), (7, true), (8, true), (9, true), (10, false)] {
+            assert_eq!(traps(1, [0, value, 0]), trapped);
+        }
+        assert!(!traps(2, [1, 0, 0]) && traps(2, [1, 5, 0]) && traps(2, [2, 0, 0]));
+        let (stream, datagram, raw, flags) = (1, 2, 3, 0o2_004_000);
+        let plain = [
+            [1, stream, 0],
+            [1, datagram, 0],
+            [2, stream | flags, 0],
+            [10, stream, 6],
+            [16, raw, 0],
+        ];
+        assert!(plain.into_iter().all(|socket| !traps(3, socket)));
+        let unusual = [
+            [2, datagram, 0],
+            [2, raw, 1],
+            [2, stream, 262],
+            [10, stream, 132],
+            [16, raw, 9],
+            [17, raw, 0],
+            [40, stream, 0],
+            [43, stream, 0],
+        ];
+        assert!(unusual.into_iter().all(|socket| traps(3, socket)));
     }
 
     #[test]

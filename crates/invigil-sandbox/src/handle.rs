@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use invigil_schema::{ResourceSample, Tier};
 
-use crate::api::{Decision, Gate, LaunchError, LaunchSpec, Outcome, Sink};
+use crate::api::{Decision, Gate, LaunchError, LaunchSpec, Line, Outcome, Sink};
 use crate::census::Census;
 use crate::launch::prepare;
 use crate::sys;
@@ -108,6 +108,11 @@ impl Handle {
     /// The pid of the command.
     pub fn pid(&self) -> u32 {
         self.pid
+    }
+
+    /// Steers the run, also from where this handle is not.
+    pub fn line(&self) -> Line {
+        Line(Arc::clone(&self.mailbox))
     }
 
     /// Sends a signal to every process of the run.

@@ -9,14 +9,18 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use invigil_schema::{Errno, Tier};
 
-use crate::api::{LaunchError, LaunchSpec, Stdio};
-
+use crate::api::{LaunchError, LaunchSpec, Reads, Stdio};
+use crate::census;
+use crate::cgroup::{Cgroup, Controller};
+use crate::confine::Confined;
 use crate::filter::{self, Trap};
-use crate::sys::{self, Sys, fs, landlock, ptrace};
+use crate::limits::Limits;
+use crate::sys::{self, Sys, caps, fs, landlock, ptrace};
 use crate::traps::{self, Scope};
 use crate::waker;
 
@@ -27,7 +31,9 @@ enum Step {
     Ready = 1,
     Watched,
     Chdir,
+    Limits,
     NoNewPrivileges,
+    Capabilities,
     Landlock,
     Filter,
     Descriptors,
@@ -41,7 +47,9 @@ impl Step {
             Ready,
             Watched,
             Chdir,
+            Limits,
             NoNewPrivileges,
+            Capabilities,
             Landlock,
             Filter,
             Descriptors,
@@ -55,7 +63,9 @@ impl Step {
         match self {
             Step::Ready | Step::Watched => "the handshake",
             Step::Chdir => "chdir",
+            Step::Limits => "setrlimit",
             Step::NoNewPrivileges => "no_new_privs",
+            Step::Capabilities => "giving up capabilities",
             Step::Landlock => "Landlock",
             Step::Filter => "the seccomp filter",
             Step::Descriptors => "the descriptor table",
@@ -74,11 +84,20 @@ pub(crate) struct Prepared {
     stdio: [Option<OwnedFd>; 3],
     program: Vec<libc::sock_filter>,
     trap: Option<Trap>,
-    landlock: Option<OwnedFd>,
+    /// The domain of a run that is not confined.
+    signal_scope: Option<landlock::Ruleset>,
+    pub(crate) confined: Option<Arc<Confined>>,
+    pub(crate) limits: Limits,
+    cgroup: OwnCgroup,
+    /// Tasks of this user, where nobody counts those of the run.
+    tasks: Option<u64>,
     mask: libc::sigset_t,
     command: String,
     tier: Tier,
 }
+
+/// The cgroup of a run, or why it has none.
+pub(crate) type OwnCgroup = Result<Arc<Cgroup>, String>;
 
 /// A child that is watched and about to load the command.
 pub(crate) struct Launched {
@@ -90,6 +109,8 @@ pub(crate) struct Launched {
     pub(crate) status: OwnedFd,
     /// Whether trapped calls wait for their answer whatever signals arrive.
     pub(crate) killable: bool,
+    /// The cgroup that it is in.
+    pub(crate) cgroup: OwnCgroup,
 }
 
 fn c(text: &OsStr) -> Result<CString, LaunchError> {
@@ -172,18 +193,33 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         Tier::Ptrace => Some(Trap::Trace),
         Tier::ContractOnly => None,
     };
+    if trap.is_none() && spec.confine.is_some() {
+        return Err(LaunchError::Tier {
+            tier: spec.tier,
+            step: "confinement, which needs an observer,",
+            error: Errno(libc::EOPNOTSUPP),
+        });
+    }
+    let confined = spec.confine.as_ref().map(Confined::new);
     let scoped = spec.landlock
+        && confined.is_none()
         && trap.is_some()
         && landlock::abi().is_some_and(|abi| abi >= landlock::ABI_WITH_SCOPES);
-    let landlock = if scoped {
+    let signal_scope = if scoped {
         landlock::signal_scope().ok()
     } else {
         None
     };
     let scope = Scope {
-        reads: spec.reads,
-        signals_scoped: landlock.is_some(),
+        reads: spec.reads > Reads::Free,
+        // In a confined run they are trapped all the same, so that what Landlock would refuse is recorded.
+        signals_scoped: signal_scope.is_some(),
         supervisor: std::process::id(),
+        confined: confined.as_ref().map(|confined| confined.bound.sockets()),
+    };
+    let cgroup = match spec.limits.want_cgroup() {
+        true => Cgroup::new(&spec.limits, trap.is_some()).map(Arc::new),
+        false => Err("no limit asks for one".to_owned()),
     };
     // A script without `#!` is the shell's, as with execvp.
     let mut shell_argv = vec![c"/bin/sh".to_owned(), argv[0].clone()];
@@ -201,17 +237,49 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         ],
         program: trap.map_or_else(Vec::new, |t| filter::compile(&traps::rules(scope), t)),
         trap,
-        landlock,
+        signal_scope,
+        confined: confined.map(Arc::new),
+        limits: spec.limits,
+        tasks: tasks_of_user(&spec.limits, spec.tier, &cgroup)?,
+        cgroup,
         mask: waker::command_mask(),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })
 }
 
+/// Without an observer or a cgroup a limit on processes is one on the tasks of the user, beside those that it has. Root
+/// cannot be held by that.
+fn tasks_of_user(
+    limits: &Limits,
+    tier: Tier,
+    cgroup: &OwnCgroup,
+) -> Result<Option<u64>, LaunchError> {
+    let held = cgroup.as_ref().is_ok_and(|c| c.has(Controller::Tasks));
+    let Some(processes) = limits
+        .processes
+        .filter(|_| tier == Tier::ContractOnly && !held)
+    else {
+        return Ok(None);
+    };
+    let user = sys::effective_user();
+    if user == 0 {
+        return Err(LaunchError::Tier {
+            tier,
+            step: "a limit on processes, which needs an observer or a cgroup,",
+            error: Errno(libc::EOPNOTSUPP),
+        });
+    }
+    // More than is allowed, so that it can be seen; some will be our own threads.
+    const MARGIN: u64 = 8;
+    Ok(Some(census::tasks_of(user) + u64::from(processes) + MARGIN))
+}
+
 impl Prepared {
     /// Whether Landlock keeps signals inside the run.
     pub(crate) fn signals_scoped(&self) -> bool {
-        self.landlock.is_some()
+        let confined = self.confined.as_ref();
+        self.signal_scope.is_some() || confined.is_some_and(|confined| confined.signals_scoped)
     }
 
     fn failure(&self, step: Step, error: Errno) -> LaunchError {
@@ -264,7 +332,7 @@ impl Prepared {
         sys::set_mask(&before);
         let pid = pid.map_err(system("clone"))? as u32;
         match self.handshake(pid, &status, &go) {
-            Ok((listener, killable)) => {
+            Ok((listener, killable, cgroup)) => {
                 // SAFETY: the child made this descriptor in the table that we shared, and has left that table.
                 let listener = listener.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
                 Ok(Launched {
@@ -272,6 +340,7 @@ impl Prepared {
                     listener,
                     status,
                     killable,
+                    cgroup,
                 })
             }
             Err(error) => {
@@ -290,7 +359,7 @@ impl Prepared {
         pid: u32,
         status: &OwnedFd,
         go: &OwnedFd,
-    ) -> Result<(Option<RawFd>, bool), LaunchError> {
+    ) -> Result<(Option<RawFd>, bool, OwnCgroup), LaunchError> {
         let expect = |step: Step| match message_of(pid, status) {
             Ok([tag, value, extra]) if tag == step as i32 => Ok((value, extra)),
             Ok([tag, error, _]) => {
@@ -307,10 +376,14 @@ impl Prepared {
                 error,
             })?;
         }
+        let cgroup = self.cgroup.clone().and_then(|cgroup| {
+            let taken = cgroup.take_in(pid);
+            taken.map(|()| cgroup).map_err(|error| error.to_string())
+        });
         fs::write_all(std::os::fd::AsFd::as_fd(go), &[1])
             .map_err(|e| self.failure(Step::Ready, e))?;
         let (listener, killable) = expect(Step::Watched)?;
-        Ok(((listener >= 0).then_some(listener), killable != 0))
+        Ok(((listener >= 0).then_some(listener), killable != 0, cgroup))
     }
 
     /// Why the command was not loaded, after its process has ended; None if it was.
@@ -346,6 +419,8 @@ fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
     }
 }
 
+/// Seconds that a process may run beyond the limit of the whole tree before the kernel ends it.
+const CPU_GRACE: u64 = 5;
 /// How often a child that does not speak is looked at.
 const HANDSHAKE_TICK: Duration = Duration::from_millis(10);
 
@@ -427,6 +502,7 @@ impl Child<'_> {
         if unsafe { libc::chdir(self.prepared.cwd.as_ptr()) } != 0 {
             self.fail(Step::Chdir, sys::errno());
         }
+        self.limit();
         let (listener, killable) = match self.prepared.trap {
             Some(trap) => self.confine(trap),
             None => (-1, false),
@@ -441,17 +517,40 @@ impl Child<'_> {
         self.exec()
     }
 
+    /// What the kernel limits for each process.
+    fn limit(&self) {
+        let limits = &self.prepared.limits;
+        // Long after the whole tree should have been killed for it.
+        let cpu = limits.cpu.map(|cpu| cpu.as_secs() + CPU_GRACE);
+        let all = [
+            (libc::RLIMIT_FSIZE, limits.file_size),
+            (libc::RLIMIT_CPU, cpu),
+            (libc::RLIMIT_NPROC, self.prepared.tasks),
+        ];
+        for (resource, limit) in all {
+            if let Some(limit) = limit
+                && let Err(error) = sys::lower_limit(resource, limit)
+            {
+                self.fail(Step::Limits, error);
+            }
+        }
+    }
+
     fn confine(&self, trap: Trap) -> (i32, bool) {
         if let Err(error) = sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1) {
             self.fail(Step::NoNewPrivileges, error);
         }
-        if let Some(ruleset) = &self.prepared.landlock {
-            // SAFETY: plain integers.
-            let restricted =
-                unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_raw_fd(), 0) };
-            if let Err(error) = sys::check(restricted) {
-                self.fail(Step::Landlock, error);
+        let (mut ruleset, mut flags) = (self.prepared.signal_scope.as_ref(), 0);
+        if let Some(confined) = &self.prepared.confined {
+            if let Err(error) = caps::keep_for_good(caps::ORDINARY) {
+                self.fail(Step::Capabilities, error);
             }
+            (ruleset, flags) = (confined.ruleset.as_ref(), confined.restrict_flags);
+        }
+        if let Some(ruleset) = ruleset
+            && let Err(error) = ruleset.enter(flags)
+        {
+            self.fail(Step::Landlock, error);
         }
         let program = filter::as_fprog(&self.prepared.program);
         let install = |flags: libc::c_ulong| {

@@ -13,6 +13,8 @@ mod acts;
 mod api;
 mod calls;
 mod census;
+mod cgroup;
+mod confine;
 mod contract;
 mod exactly;
 mod exec;
@@ -20,6 +22,7 @@ mod files;
 mod filter;
 mod handle;
 mod launch;
+mod limits;
 mod net;
 mod observer;
 mod paths;
@@ -34,8 +37,10 @@ mod walk;
 mod watchdog;
 
 pub use api::{
-    Action, AllowAll, Answer, Decision, Gate, Killed, LaunchError, LaunchSpec, Outcome, Request,
-    Sink, SinkError, Stdio,
+    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Outcome,
+    Reads, Request, Sink, SinkError, Stdio,
 };
+pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};
-pub use waker::leave_child_signals;
+pub use limits::Limits;
+pub use waker::{keep_from_being_stopped, leave_child_signals};

@@ -449,7 +449,7 @@ impl Base {
     }
 
     /// Opens a file for reading at once, with the path that it has. None if that takes more than this.
-    pub(crate) fn read_straight(&self, flags: i32) -> Option<Result<Target, Stop>> {
+    pub(crate) fn read_now(&self, flags: i32) -> Option<Result<Target, Stop>> {
         if matches!(self.start, Start::File(_)) {
             return None;
         }
@@ -462,18 +462,19 @@ impl Base {
             // It is not there, or cannot be reached. Where that ends says what it is called.
             Err(_) => libc::O_PATH,
         };
-        let (opened, path) = self.open_straight(&text, &self.text, flags, 0)?;
-        if path.starts_with(b"/proc/") {
-            return None;
-        }
-        match opened {
-            Ok(_) if kind.is_err() => None,
-            Ok(fd) => Some(Ok(Target { fd, path })),
-            Err(error) => {
+        let target = match self.open_straight(&text, &self.text, flags, 0) {
+            Some((Ok(fd), path)) => Target { fd, path },
+            Some((Err(error), path)) => {
                 *self.straight.borrow_mut() = Some(path);
-                Some(Err(stop(error)))
+                return Some(Err(stop(error)));
             }
-        }
+            None => {
+                let fd = fs::open(self.at(), &text, flags, 0, NO_MAGIC).ok()?;
+                let path = outside_of_us(fd.as_fd()).ok()?;
+                Target { fd, path }
+            }
+        };
+        (kind.is_ok() && !target.path.starts_with(b"/proc/")).then_some(Ok(target))
     }
 
     /// Holds the directory that the last name of the path stands in.
@@ -481,13 +482,7 @@ impl Base {
         if matches!(self.start, Start::File(_)) {
             return Err(Stop::Native);
         }
-        let trimmed = self.text.trim_end_slashes();
-        let (dir, name) = match trimmed.iter().rposition(|&b| b == b'/') {
-            Some(0) => (&b"/"[..], &self.text[1..]),
-            Some(slash) => (&self.text[..slash], &self.text[slash + 1..]),
-            None if trimmed.is_empty() => (&b"/"[..], &b"/"[..]),
-            None => (&b"."[..], &self.text[..]),
-        };
+        let (dir, name) = split_name(&self.text);
         let parent = match (&self.start, dir) {
             (Start::Dir(base), b".") => Rc::clone(base),
             _ => {
@@ -506,6 +501,38 @@ impl Base {
             path,
         })
     }
+}
+
+/// The directory and the last name of a path.
+fn split_name(text: &[u8]) -> (&[u8], &[u8]) {
+    let trimmed = text.trim_end_slashes();
+    match trimmed.iter().rposition(|&b| b == b'/') {
+        Some(0) => (b"/", &text[1..]),
+        Some(slash) => (&text[..slash], &text[slash + 1..]),
+        None if trimmed.is_empty() => (b"/", b"/"),
+        None => (b".", text),
+    }
+}
+
+/// Holds two names, which are mostly in the same directory.
+pub(crate) fn locate_two(
+    caller: &Caller,
+    (dir, text): (i32, &[u8]),
+    (dir2, text2): (i32, &[u8]),
+) -> Result<(Located, Located), Stop> {
+    let from = Base::of(caller, dir, text)?.locate()?;
+    let ((parent, _), (parent2, name2)) = (split_name(text), split_name(text2));
+    let beside = dir == dir2 && parent == parent2 && !text2.is_empty();
+    let to = if beside {
+        Located {
+            parent: Rc::clone(&from.parent),
+            path: join(&from.parent.path()?, name2),
+            name: cstring(name2).map_err(Stop::Fail)?,
+        }
+    } else {
+        Base::of(caller, dir2, text2)?.locate()?
+    };
+    Ok((from, to))
 }
 
 fn open_dir(caller: &Caller, dir: i32) -> Result<Start, Stop> {

@@ -1,17 +1,23 @@
 //! What works on this machine, found out by doing it, never by version or flag.
 
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio as Streams};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use invigil_schema::{Event, FileOpKind, Origin, Tier};
+use invigil_schema::{Errno, Event, FileOpKind, Origin, Tier};
 use serde::Serialize;
 
 use crate::api::{AllowAll, LaunchSpec, SinkError, Stdio};
-use crate::sys::{self, landlock, ptrace};
+use crate::cgroup::{Cgroup, Version};
+use crate::limits::Limits;
+use crate::sys::fs::{self, At, cstring};
+use crate::sys::landlock::{self, Rights, Ruleset};
+use crate::sys::{self, caps, ptrace};
+use crate::table::status_line;
 
 /// What was found.
 #[derive(Debug, Clone, Serialize)]
@@ -60,7 +66,8 @@ fn probe(name: &'static str, for_what: &'static str, result: Result<(), String>)
     }
 }
 
-/// Tries everything. Starts a few short processes and leaves nothing behind.
+/// Tries everything. Starts a few short processes and leaves nothing behind, not even what others have left: cgroups of
+/// supervisors that were killed.
 pub fn probe_all() -> Report {
     let mut probes = vec![
         probe(
@@ -101,11 +108,25 @@ pub fn probe_all() -> Report {
         in_child(|| sys::check(unshare_user()).map(drop)),
     ));
     probes.push(probe(
+        "landlock_floor",
+        "a confined run that the kernel holds, too; without it only the gate does",
+        floor(),
+    ));
+    probes.push(probe(
+        "capability_drop",
+        "a confined run without the powers of root",
+        without_capabilities(),
+    ));
+    probes.push(probe(
         "cgroup_v2",
         "limits that are enforced, not sampled",
-        cgroup_v2(),
+        cgroup(Version::Unified),
     ));
-    probes.push(probe("cgroup_v1", "the same on older systems", cgroup_v1()));
+    probes.push(probe(
+        "cgroup_v1",
+        "the same on older systems",
+        cgroup(Version::Separate),
+    ));
     let works = |name: &str| probes.iter().any(|p| p.name == name && p.works);
     let tier = match (works("notify"), works("ptrace")) {
         (true, _) => Tier::Notify,
@@ -221,55 +242,74 @@ fn scoped_signal() -> Result<(), String> {
     let ruleset = landlock::signal_scope().map_err(|e| format!("landlock_create_ruleset: {e}"))?;
     in_child(move || {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-        let fd = std::os::fd::AsRawFd::as_raw_fd(&ruleset);
-        // SAFETY: plain integers.
-        sys::check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, fd, 0) })?;
+        ruleset.enter(0)?;
         // SAFETY: plain integers; signal 0 only asks.
         let parent = unsafe { libc::getppid() };
         match sys::kill(parent as u32, 0) {
-            Err(invigil_schema::Errno(libc::EPERM)) => Ok(()),
-            _ => Err(invigil_schema::Errno(libc::EPROTO)),
+            Err(Errno(libc::EPERM)) => Ok(()),
+            _ => Err(Errno(libc::EPROTO)),
         }
     })
 }
 
-fn try_directory(dir: &Path) -> Result<(), String> {
-    let name = dir.join(format!("invigil-probe-{}", std::process::id()));
-    std::fs::create_dir(&name).map_err(|e| format!("{}: {e}", dir.display()))?;
-    std::fs::remove_dir(&name).map_err(|e| e.to_string())
-}
-
-/// Our own group in a hierarchy, as the lines of `/proc/self/cgroup` name it.
-fn own_cgroup(controller: &str) -> Option<String> {
-    let groups = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    groups.lines().find_map(|line| {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (controllers, path) = (fields.next()?, fields.next()?);
-        let found = controllers.split(',').any(|c| c == controller);
-        found.then(|| path.trim_start_matches('/').to_owned())
+/// Enters a domain in which nothing may be written, and sees a write refused.
+fn floor() -> Result<(), String> {
+    let scratch = Scratch::new()?;
+    let file = cstring(scratch.0.join("refused").into_os_string().into_vec());
+    let file = file.map_err(|e| e.to_string())?;
+    let known = Rights::of_abi(landlock::abi().ok_or("the kernel has no Landlock")?);
+    let handled = Rights {
+        fs: landlock::WRITE & known.fs,
+        ..Rights::default()
+    };
+    let ruleset = Ruleset::new(handled).map_err(|e| format!("landlock_create_ruleset: {e}"))?;
+    in_child(move || {
+        sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
+        ruleset.enter(0)?;
+        match fs::open(At::Cwd, &file, libc::O_CREAT | libc::O_WRONLY, 0o600, 0) {
+            Err(Errno(libc::EACCES)) => Ok(()),
+            _ => Err(Errno(libc::EPROTO)),
+        }
     })
 }
 
-fn cgroup_v2() -> Result<(), String> {
-    let group = own_cgroup("").ok_or("there is no unified hierarchy")?;
-    let roots = [
-        Path::new("/sys/fs/cgroup"),
-        Path::new("/sys/fs/cgroup/unified"),
-    ];
-    let root = roots
-        .iter()
-        .find(|root| root.join("cgroup.controllers").exists());
-    let root = root.ok_or("the unified hierarchy is not mounted")?;
-    try_directory(&root.join(group))
+/// Gives up everything for good, and sees that nothing is left after a program was loaded.
+fn without_capabilities() -> Result<(), String> {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args([
+            "-c",
+            "while read -r line; do echo $line; done < /proc/self/status",
+        ])
+        .stdin(Streams::null())
+        .stderr(Streams::null());
+    // SAFETY: makes system calls only.
+    unsafe {
+        command.pre_exec(|| {
+            let dropped = caps::keep_for_good(0);
+            dropped.map_err(|e| std::io::Error::from_raw_os_error(e.0))
+        });
+    }
+    let output = command.output().map_err(|e| e.to_string())?;
+    let left = status_line(&output.stdout, "CapEff").ok_or("/bin/sh cannot read its status")?;
+    match left.iter().all(|&b| b == b'0') {
+        true => Ok(()),
+        false => Err(format!("{} is left", String::from_utf8_lossy(left))),
+    }
 }
 
-fn cgroup_v1() -> Result<(), String> {
-    for controller in ["memory", "pids"] {
-        let group = own_cgroup(controller).ok_or(format!("there is no {controller} controller"))?;
-        try_directory(&Path::new("/sys/fs/cgroup").join(controller).join(group))?;
-    }
-    Ok(())
+/// Makes a group, puts a process into it, and removes it.
+fn cgroup(version: Version) -> Result<(), String> {
+    let limits = Limits {
+        memory: Some(PROBE_MEMORY),
+        ..Limits::default()
+    };
+    let cgroup = Cgroup::of(version, &limits, true)?;
+    with_child(|child| cgroup.take_in(child.id()).map_err(|e| e.to_string()))
 }
+
+/// More than a shell needs.
+const PROBE_MEMORY: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {

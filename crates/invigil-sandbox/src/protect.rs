@@ -298,7 +298,7 @@ fn status_of(pid: u32) -> Vec<u8> {
         .unwrap_or_default()
 }
 
-fn users(status: &[u8]) -> Vec<u32> {
+pub(crate) fn users(status: &[u8]) -> Vec<u32> {
     let line = status_line(status, "Uid").and_then(|line| str::from_utf8(line).ok());
     line.unwrap_or_default()
         .split_ascii_whitespace()

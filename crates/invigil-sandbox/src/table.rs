@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use invigil_schema::{FileOp, NetOp, OsText, ProcessRef};
 
+use crate::api::Exec;
 use crate::paths::{Cwd, Held};
 use crate::sys::Sys;
 use crate::sys::fs::{self, At, cstring};
@@ -66,11 +67,35 @@ pub(crate) enum Pending {
     Net(Vec<NetOp>),
     /// Not a fact: the working directory changes.
     Chdir,
-    /// What was asked for, and the file that it led to.
-    Exec {
-        asked: OsText,
-        found: OsText,
-    },
+    Exec(Wanted),
+}
+
+/// A program that somebody wants to load.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    /// What was asked for, made absolute.
+    pub(crate) asked: OsText,
+    /// The file that it led to.
+    pub(crate) found: OsText,
+    /// What was asked for, letter for letter.
+    pub(crate) name: OsText,
+    /// The arguments as far as they were read, and whether there are more.
+    pub(crate) arguments: (Vec<OsText>, bool),
+}
+
+impl Wanted {
+    /// As the gate sees it.
+    pub(crate) fn request(&self) -> Exec<'_> {
+        Exec {
+            loaded: false,
+            program: &self.found,
+            asked: &self.asked,
+            name: &self.name,
+            argv: &self.arguments.0,
+            cut: self.arguments.1,
+            sha256: None,
+        }
+    }
 }
 
 /// Everything alive.

@@ -1,9 +1,11 @@
 //! Which system calls are trapped, and when.
 
 use crate::calls::{
-    CLONE_IDENTITY, CLONE_UNTRACED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
-    OPEN_TREE_ATTR, REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP,
+    CLONE_IDENTITY, CLONE_UNTRACED, CONFINED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
+    FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, NAMESPACES, OPEN_TREE_ATTR,
+    REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP, TIOCLINUX, TIOCSTI,
 };
+use crate::confine::Sockets;
 use crate::filter::{Rule, When};
 
 const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
@@ -24,7 +26,20 @@ pub(crate) struct Scope {
     pub(crate) signals_scoped: bool,
     /// The supervisor's pid.
     pub(crate) supervisor: u32,
+    /// Which sockets are trapped when they are made, in a confined run.
+    pub(crate) confined: Option<Sockets>,
 }
+
+/// Who gets signals about a file, what types into a terminal, and what changes attributes.
+const IOCTLS: &[u32] = &[
+    FIOSETOWN,
+    SIOCSPGRP,
+    TIOCSTI,
+    TIOCLINUX,
+    FS_IOC_SETFLAGS,
+    FS_IOC32_SETFLAGS,
+    FS_IOC_FSSETXATTR,
+];
 
 /// The rules of the filter, the frequent calls first.
 pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
@@ -56,7 +71,10 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
         Rule {
             number: libc::SYS_clone,
-            when: When::Clone(CLONE_UNTRACED as u32 | CLONE_IDENTITY as u32),
+            when: When::Clone(match scope.confined {
+                Some(_) => (CLONE_UNTRACED | NAMESPACES) as u32,
+                None => (CLONE_UNTRACED | CLONE_IDENTITY) as u32,
+            }),
         },
         Rule {
             number: libc::SYS_prctl,
@@ -69,11 +87,11 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         // Who gets a signal when something can be read.
         Rule {
             number: libc::SYS_fcntl,
-            when: When::OneOf(1, [libc::F_SETOWN as u32, F_SETOWN_EX]),
+            when: When::OneOf(1, &[libc::F_SETOWN as u32, F_SETOWN_EX]),
         },
         Rule {
             number: libc::SYS_ioctl,
-            when: When::OneOf(1, [FIOSETOWN, SIOCSPGRP]),
+            when: When::OneOf(1, IOCTLS),
         },
         Rule {
             number: libc::SYS_open_tree,
@@ -110,9 +128,36 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         },
     ];
     rules.extend(ALWAYS.iter().chain(ALWAYS_OLD).copied().map(always));
+    rules.extend(schedules());
+    if let Some(sockets) = scope.confined {
+        rules.extend(CONFINED.iter().map(|(number, _)| always(*number)));
+        let when = match sockets {
+            Sockets::Free => None,
+            Sockets::Unusual => Some(When::Socket),
+            Sockets::All => Some(When::Always),
+        };
+        let number = libc::SYS_socket;
+        rules.extend(when.map(|when| Rule { number, when }));
+    }
     #[cfg(target_arch = "x86_64")]
     rules.push(open(libc::SYS_open, 1));
     rules
+}
+
+/// Priorities and processors of others than the caller.
+fn schedules() -> impl Iterator<Item = Rule> {
+    const PROCESS: u32 = 0;
+    const IO_PROCESS: u32 = 1;
+    [
+        (libc::SYS_setpriority, When::NotBoth(PROCESS, 0)),
+        (libc::SYS_ioprio_set, When::NotBoth(IO_PROCESS, 0)),
+        (libc::SYS_sched_setaffinity, When::NonZero(0)),
+        (libc::SYS_sched_setscheduler, When::NonZero(0)),
+        (libc::SYS_sched_setparam, When::NonZero(0)),
+        (libc::SYS_sched_setattr, When::NonZero(0)),
+    ]
+    .into_iter()
+    .map(|(number, when)| Rule { number, when })
 }
 
 const ALWAYS: &[i64] = &[
@@ -177,7 +222,13 @@ const ALWAYS: &[i64] = &[
     libc::SYS_bpf,
     libc::SYS_init_module,
     libc::SYS_finit_module,
+    libc::SYS_delete_module,
     libc::SYS_kexec_load,
+    libc::SYS_kexec_file_load,
+    libc::SYS_mount_setattr,
+    libc::SYS_fsopen,
+    libc::SYS_fsmount,
+    libc::SYS_fspick,
 ];
 
 #[cfg(target_arch = "x86_64")]
@@ -212,6 +263,7 @@ mod tests {
             reads: true,
             signals_scoped: false,
             supervisor: 1,
+            confined: Some(Sockets::All),
         };
         for rule in rules(scope) {
             let refused = matches!(rule.when, When::Refused(_));
@@ -225,6 +277,7 @@ mod tests {
             reads: false,
             signals_scoped: true,
             supervisor: 1,
+            confined: Some(Sockets::Unusual),
         };
         let mut numbers: Vec<_> = rules(scope).iter().map(|r| r.number).collect();
         let all = numbers.len();

@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use invigil_schema::Errno;
+use invigil_schema::{Errno, Limited};
 
 use crate::api::Decision;
 use crate::sys::{self, Sys};
@@ -62,6 +62,13 @@ pub fn leave_child_signals() {
     }
 }
 
+/// Lets the calling thread use the terminal without being stopped for it: in the background its reads fail, and its
+/// writes pass.
+pub fn keep_from_being_stopped() {
+    sys::block_signal(libc::SIGTTIN);
+    sys::block_signal(libc::SIGTTOU);
+}
+
 /// The mask that a command starts with: that of the calling thread, but for what is only ours.
 pub(crate) fn command_mask() -> libc::sigset_t {
     let ours = KEPT_BACK.load(Ordering::Acquire);
@@ -77,6 +84,8 @@ pub(crate) enum Order {
     Kill,
     /// The answer to a question.
     Answer(u64, Decision),
+    /// Too much was used: which limit, and how much.
+    Limit(Limited, u64),
     /// An open that had to wait has ended.
     Opened(u64, Sys<OwnedFd>),
     /// A connection has ended, well or not.

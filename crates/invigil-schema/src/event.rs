@@ -5,6 +5,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use crate::approval::{ApprovalAnswered, ApprovalRefused, ApprovalRequested};
+use crate::guard::{PolicyEnforced, PolicyLoaded};
 use crate::kernel::{
     AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
@@ -168,6 +170,10 @@ kinds! {
     NetOp = "net_op", Syscall;
     /// Invigil refused something.
     AccessDenied = "access_denied", Syscall;
+    /// What decides in this run.
+    PolicyLoaded = "policy_loaded", Syscall;
+    /// Who sees to it that the policy holds.
+    PolicyEnforced = "policy_enforced", Syscall;
     /// What the tree uses.
     ResourceSample = "resource_sample", Mm;
     /// The agent's framework reports something.
@@ -178,6 +184,12 @@ kinds! {
     PolicyDecision = "policy_decision", Syscall;
     /// A tool gate logged something that cannot count.
     PolicyFlagged = "policy_flagged", Syscall;
+    /// A call waits for a person.
+    ApprovalRequested = "approval_requested", Syscall;
+    /// A question is closed.
+    ApprovalAnswered = "approval_answered", Syscall;
+    /// An answer that cannot count.
+    ApprovalRefused = "approval_refused", Syscall;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.
@@ -258,6 +270,9 @@ pub struct RunFinished {
     /// Why Invigil ended it, if it did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stopped: Option<StopReason>,
+    /// The same for people, with what was exceeded or refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<String>,
 }
 
 /// Why Invigil ended a run.
@@ -289,6 +304,8 @@ pub enum SpawnFailure {
     NotFound,
     /// It is there, but cannot be executed.
     NotExecutable,
+    /// The policy does not let it start.
+    Policy,
     /// Invigil could not start or follow it.
     Internal,
 }
@@ -313,6 +330,7 @@ mod tests {
             success: false,
             window_elapsed_ms: 12,
             stopped: None,
+            why: None,
         };
         let line = line(&finished.clone().into());
         let envelope = Envelope::parse(&line).unwrap();

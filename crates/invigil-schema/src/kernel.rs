@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{CallResult, Digest, Errno, OsText, Tier};
+use crate::{CallResult, Digest, Errno, Floor, Limited, OsText, RulePlace, Tier};
 
 /// One process. The kernel uses a pid again; it does so with another start time.
 #[derive(
@@ -283,6 +283,9 @@ pub struct AccessDenied {
     pub target: OsText,
     /// The rule that refused it.
     pub rule: String,
+    /// Where the rule stands, if it is of a policy file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub place: Option<RulePlace>,
     /// What the process was told.
     pub error: Errno,
 }
@@ -303,6 +306,12 @@ pub struct ObserverStarted {
     pub kernel: String,
     /// Whether the run has capabilities that make self-protection best effort.
     pub privileged: bool,
+    /// What the kernel refuses to the run; absent if it is not confined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Floor>,
+    /// The limits of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<Limited>,
 }
 
 /// One class of facts.
@@ -362,8 +371,12 @@ pub enum Note {
     SupervisorLimit,
     /// A privileged operation that can go past the observer.
     Privileged,
+    /// A file system or a copy of a tree was prepared for mounting. Where it is put is a fact of its own.
+    DetachedMount,
     /// What was loaded is not what was decided on.
     ExecMismatch,
+    /// What was opened is not what was decided on.
+    OpenMismatch,
     /// The whole tree was killed.
     TreeKilled,
     /// A better tier could not be had.

@@ -3,11 +3,14 @@
 //! Everything that is written to disk or sent to another process is defined here, and nothing else is. There is no
 //! I/O, no clock and no randomness in this crate: it can be read from top to bottom as the vocabulary of the others.
 
+mod approval;
+mod bounds;
 mod digest;
 mod envelope;
 mod errno;
 mod event;
 mod exit;
+mod guard;
 mod id;
 mod jsonschema;
 mod kernel;
@@ -15,6 +18,11 @@ mod layers;
 mod text;
 mod time;
 
+pub use approval::{
+    AddedRule, AnswerFile, ApprovalAnswered, ApprovalBy, ApprovalDecision, ApprovalRefused,
+    ApprovalRequested, ApprovalScope, Asked, QuestionFile,
+};
+pub use bounds::{EnforcedBy, Floor, LimitKind, Limited};
 pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};
@@ -23,6 +31,10 @@ pub use event::{
     SpawnFailure, StopReason, Tier,
 };
 pub use exit::ExitCode;
+pub use guard::{
+    DeniedProgram, Enforced, Mode, PolicyEnforced, PolicyLoaded, PolicyPlaces, PolicySource,
+    RulePlace, Strength,
+};
 pub use id::{RunId, RunIdError};
 pub use jsonschema::journal_schema;
 pub use kernel::{

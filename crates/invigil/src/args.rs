@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
-use crate::commands::{diff, doctor, export, run, runs, show, verify};
+use crate::commands::{approvals, diff, doctor, export, policy, run, runs, show, verify};
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
 #[derive(Debug, Parser)]
@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Export(export::Export),
     Verify(verify::Verify),
     Diff(diff::Diff),
+    Policy(policy::Policy),
+    Approvals(approvals::Approvals),
     Doctor(doctor::Doctor),
 }
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use invigil_schema::{
-    Address, CallResult, Event, FileOp, NetOp, OpenFlag, OsText, ProcessRef, RunFinished,
+    Address, CallResult, Enforced, Event, FileOp, NetOp, OpenFlag, OsText, ProcessRef, RunFinished,
     StopReason, Timestamp,
 };
 use serde::Serialize;
 
+use crate::question;
 use crate::ui::{self, BAD, GOOD, WARN};
 
 /// What happened, in one line.
@@ -101,6 +102,19 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
                 ui::harmless(&rejected.reason)
             )
         }
+        Event::PolicyLoaded(loaded) => {
+            let names = loaded.sources.iter();
+            let names: Vec<String> = names.map(|source| ui::harmless(&source.name)).collect();
+            format!("{}: {}", loaded.mode.as_str(), names.join(", "))
+        }
+        Event::PolicyEnforced(enforced) => {
+            let parts = enforced.parts.iter();
+            let part = |part: &Enforced| {
+                let by = ui::harmless(&part.by);
+                format!("{} {} ({by})", part.part, name(&part.strength))
+            };
+            parts.map(part).collect::<Vec<_>>().join(", ")
+        }
         Event::PolicyDecision(decision) => format!(
             "{} {} ({})",
             ui::harmless(&decision.decision),
@@ -114,6 +128,19 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
                 ui::harmless(&flagged.reason)
             )
         }
+        Event::ApprovalRequested(asked) => format!(
+            "{WARN}{}{WARN:#} {} {} by {}",
+            asked.id,
+            process(asked.process),
+            question::brief(&asked.what),
+            ui::harmless(&asked.rule)
+        ),
+        Event::ApprovalAnswered(answered) => question::closed(answered).join("; "),
+        Event::ApprovalRefused(refused) => format!(
+            "{BAD}an answer to {} does not count{BAD:#}: {}",
+            ui::harmless(&refused.id),
+            ui::harmless(&refused.why)
+        ),
         Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
     }
 }
@@ -121,10 +148,14 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
 /// How a run ended.
 pub(crate) fn ended(finished: &RunFinished) -> String {
     let time = ui::duration(Duration::from_millis(finished.window_elapsed_ms));
+    let why = finished.why.as_deref().map(ui::harmless);
+    let why = why.map_or_else(String::new, |why| format!(": {why}"));
     match finished.stopped {
-        Some(StopReason::Timeout) => return format!("{BAD}time-out{BAD:#} after {time}"),
-        Some(StopReason::Budget) => return format!("{BAD}over budget{BAD:#} after {time}"),
-        Some(StopReason::Policy) => return format!("{BAD}stopped by policy{BAD:#} after {time}"),
+        Some(StopReason::Timeout) => return format!("{BAD}time-out{BAD:#} after {time}{why}"),
+        Some(StopReason::Budget) => return format!("{BAD}over budget{BAD:#} after {time}{why}"),
+        Some(StopReason::Policy) => {
+            return format!("{BAD}stopped by policy{BAD:#} after {time}{why}");
+        }
         None => {}
     }
     match (finished.exit_code, finished.signal) {

@@ -4,8 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
-use invigil_engine::{EvidenceError, RunError, SpecError};
+use invigil_engine::{ApprovalError, EvidenceError, LearnError, RunError, SpecError};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
+use invigil_policy::{PROFILES, PolicyError};
 use invigil_schema::{ExitCode, RunIdError};
 
 use crate::ui;
@@ -34,7 +35,25 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Evidence(#[from] EvidenceError),
     #[error(transparent)]
+    Approval(#[from] ApprovalError),
+    #[error(transparent)]
     Ignore(#[from] IgnoreError),
+    #[error("{}", ui::harmless_lines(&.0.report()))]
+    Policy(#[from] PolicyError),
+    #[error("cannot read the policy {}: {source}; name a file that is there", path.display())]
+    PolicyFile { path: PathBuf, source: io::Error },
+    #[error("there is no profile `{0}`; profiles are {all}", all = PROFILES.join(", "))]
+    NoProfile(String),
+    #[error("--mode observe enforces no policy: leave it out, or leave out --policy and --profile")]
+    ObserveWithPolicy,
+    #[error(transparent)]
+    Learn(#[from] LearnError),
+    #[error("cannot write the policy {}: {source}", path.display())]
+    PolicyOut { path: PathBuf, source: io::Error },
+    #[error("`{0}` is not an address; write HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT")]
+    NotAnAddress(String),
+    #[error("the parameters of a tool are JSON: {0}")]
+    NotJson(#[source] serde_json::Error),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -60,7 +79,16 @@ impl CliError {
             | CliError::Run(_)
             | CliError::OnlyArchives
             | CliError::Evidence(_)
+            | CliError::Approval(_)
             | CliError::Ignore(_)
+            | CliError::Policy(_)
+            | CliError::PolicyFile { .. }
+            | CliError::NoProfile(_)
+            | CliError::ObserveWithPolicy
+            | CliError::Learn(_)
+            | CliError::PolicyOut { .. }
+            | CliError::NotAnAddress(_)
+            | CliError::NotJson(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::Output(_) => ExitCode::Invigil,

@@ -4,8 +4,11 @@ mod args;
 mod commands;
 mod describe;
 mod error;
+mod policies;
+mod question;
 mod status;
 mod summary;
+mod terminal;
 mod ui;
 
 use std::process::ExitCode;

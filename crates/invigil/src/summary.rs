@@ -3,7 +3,9 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
-use invigil_audit::{Coverage, DirectoryChanges, FileChange, FileEntry, ProcessNode, SummaryDoc};
+use invigil_audit::{
+    Coverage, DenialSummary, DirectoryChanges, FileChange, FileEntry, ProcessNode, SummaryDoc,
+};
 use invigil_journal::RunRef;
 use invigil_schema::NetOpKind;
 
@@ -61,6 +63,16 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
         )?;
         denial_lines(out, summary, FEW)?;
         more(out, summary.denials.len(), "refusals", "--denials")?;
+    }
+    if counts.approvals > 0 {
+        label(out, "asked")?;
+        writeln!(
+            out,
+            "{}, {} allowed, {} not answered",
+            plural(counts.approvals, "time", "times"),
+            counts.approved,
+            counts.unanswered,
+        )?;
     }
     // Of what was not started there was nothing to see.
     let not_seen = match summary.failed {
@@ -272,17 +284,34 @@ pub(crate) fn denials(out: &mut impl Write, summary: &SummaryDoc) -> io::Result<
     denial_lines(out, summary, usize::MAX)
 }
 
+/// By the line that refused, with what would have been allowed.
 fn denial_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io::Result<()> {
+    let mut rules: Vec<(&str, Vec<&DenialSummary>)> = Vec::new();
     for entry in summary.denials.iter().take(limit) {
-        let (what, rule) = (
-            ui::harmless(&entry.denial.what),
-            ui::harmless(&entry.denial.rule),
-        );
-        let (target, count) = (text(&entry.denial.target), entry.count);
-        writeln!(
-            out,
-            "           {what} {target} {DIM}{count}× by {rule}{DIM:#}"
-        )?;
+        let rule = entry.denial.rule.as_str();
+        match rules.iter_mut().find(|(known, _)| *known == rule) {
+            Some((_, entries)) => entries.push(entry),
+            None => rules.push((rule, vec![entry])),
+        }
+    }
+    for (rule, entries) in rules {
+        for entry in &entries {
+            let what = ui::harmless(&entry.denial.what);
+            let (target, count) = (text(&entry.denial.target), entry.count);
+            writeln!(out, "           {what} {target} {DIM}{count}×{DIM:#}")?;
+        }
+        writeln!(out, "             {DIM}by {}{DIM:#}", ui::harmless(rule))?;
+        let place = entries.iter().find_map(|entry| entry.place.as_ref());
+        if let Some(reason) = place.and_then(|place| place.reason.as_ref()) {
+            writeln!(
+                out,
+                "             {DIM}because: {}{DIM:#}",
+                ui::harmless(reason)
+            )?;
+        }
+        if let Some(instead) = place.and_then(|place| place.instead.as_ref()) {
+            writeln!(out, "             {DIM}{}{DIM:#}", ui::harmless(instead))?;
+        }
     }
     Ok(())
 }

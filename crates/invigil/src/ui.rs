@@ -48,19 +48,35 @@ fn word(word: &OsText) -> String {
     if !text.is_empty() && text.chars().all(plain) {
         return text.into_owned();
     }
-    if text.chars().any(char::is_control) || text.contains(char::REPLACEMENT_CHARACTER) {
+    if text.chars().any(hides) || text.contains(char::REPLACEMENT_CHARACTER) {
         return format!("$'{}'", word.as_bytes().escape_ascii());
     }
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
+/// Whether a character steers a terminal, cannot be seen, or makes others look different from what they are: controls,
+/// spaces that are none, and characters that join, hide or turn around their neighbours.
+fn hides(c: char) -> bool {
+    let formats = matches!(c,
+        '\u{ad}' | '\u{34f}' | '\u{61c}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{180b}'..='\u{180f}'
+        | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{2800}' | '\u{3164}'
+        | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{ffa0}' | '\u{fff0}'..='\u{fffb}' | '\u{e0000}'..='\u{e0fff}');
+    c.is_control() || formats || c.is_whitespace() && c != ' '
+}
+
 /// Text of others, without anything that could steer a terminal.
 pub(crate) fn harmless(text: &str) -> String {
-    let escape = |c: char| match c.is_control() {
+    let escape = |c: char| match hides(c) {
         true => c.escape_default().to_string(),
         false => c.to_string(),
     };
     text.chars().map(escape).collect()
+}
+
+/// The same, line by line.
+pub(crate) fn harmless_lines(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(harmless).collect();
+    lines.join("\n")
 }
 
 /// At most `width` characters, with an ellipsis where something was left out.
@@ -96,6 +112,8 @@ mod tests {
         assert_eq!(shown(&["sh", "-c", "exit 3"]), "sh -c 'exit 3'");
         assert_eq!(shown(&["echo", "it's", ""]), r"echo 'it'\''s' ''");
         assert_eq!(shown(&["echo", "\x1b[2J"]), r"echo $'\x1b[2J'");
+        assert_eq!(shown(&["a\u{202e}b"]), r"$'a\xe2\x80\xaeb'");
+        assert_eq!(harmless("a\u{200b}b\u{a0}c"), r"a\u{200b}b\u{a0}c");
         assert_eq!(word(&OsText::from(vec![b'a', 0xff])), r"$'a\xff'");
     }
 }

@@ -12,6 +12,8 @@ mod machine;
 #[cfg(feature = "bench")]
 mod open;
 #[cfg(feature = "bench")]
+mod policy;
+#[cfg(feature = "bench")]
 mod report;
 #[cfg(feature = "bench")]
 mod rounds;
@@ -39,6 +41,8 @@ pub(crate) struct Args {
 enum Subject {
     /// Append, verify, open.
     Journal,
+    /// Decisions of a policy.
+    Policy,
     /// Commands under watch.
     Run,
 }
@@ -52,6 +56,7 @@ pub(crate) fn run(args: &Args) -> Result {
     again.args(args.quick.then_some("--quick"));
     again.arg(match args.subject {
         Subject::Journal => "journal",
+        Subject::Policy => "policy",
         Subject::Run => "run",
     });
     check(again)
@@ -66,6 +71,7 @@ fn measure(_: &Args) -> Result {
 fn measure(args: &Args) -> Result {
     let part = match args.subject {
         Subject::Journal => journal(args.quick)?,
+        Subject::Policy => policy::measure(args.quick)?,
         Subject::Run => run::measure(args.quick)?,
     };
     if !args.quick {

@@ -72,7 +72,13 @@ impl Class {
     pub(super) fn is_aid(name: &str) -> bool {
         matches!(
             name,
-            "killable_wait" | "synchronous_wake_up" | "signal_scope"
+            "killable_wait"
+                | "synchronous_wake_up"
+                | "signal_scope"
+                | "landlock_files"
+                | "landlock_tcp"
+                | "landlock_scopes"
+                | "cgroup"
         )
     }
 

@@ -187,7 +187,9 @@ impl Kernel {
             Note::ForeignListener => self.tier == Some(Tier::Ptrace),
             Note::IoUringDenied
             | Note::DebuggerInside
+            | Note::DetachedMount
             | Note::ExecMismatch
+            | Note::OpenMismatch
             | Note::TreeKilled
             | Note::LesserTier => false,
         };
@@ -305,6 +307,10 @@ fn words(note: Note) -> &'static str {
         Note::SupervisorLimit => "supervisor_limit: a limit of the supervisor was met",
         Note::Privileged => "privileged: an operation that can go past the observer",
         Note::ExecMismatch => "exec_mismatch: what was loaded is not what was decided on",
+        Note::OpenMismatch => "open_mismatch: what was opened is not what was decided on",
+        Note::DetachedMount => {
+            "detached_mount: a file system or a copy of a tree was prepared for mounting"
+        }
         Note::TreeKilled => "tree_killed: all processes of the run were killed",
         Note::LesserTier => "lesser_tier: a better tier could not be had",
     }

@@ -139,6 +139,16 @@ pub struct PolicyHealth {
     pub decisions: u64,
     /// Lines of the gate's log that cannot count, by what is wrong with them.
     pub flagged: BTreeMap<LineFlaw, u64>,
+    /// Questions that were left to a person.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub approvals: u64,
+    /// How many of them were closed.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub answers: u64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// What is behind the status of the SDK layer.
@@ -161,6 +171,8 @@ pub struct Health {
     kernel: Kernel,
     decisions: u64,
     flagged: BTreeMap<LineFlaw, u64>,
+    approvals: u64,
+    answers: u64,
     sdk_events: u64,
     rejected: BTreeMap<LineFlaw, u64>,
     unreadable: BTreeSet<String>,
@@ -187,7 +199,7 @@ impl Health {
     }
 
     fn policy_status(&self) -> PolicyStatus {
-        match self.decisions {
+        match self.decisions + self.answers {
             0 => PolicyStatus::Absent,
             _ => PolicyStatus::Present,
         }
@@ -248,6 +260,8 @@ impl View for Health {
             Event::SdkEvent(_) => self.sdk_events += 1,
             Event::SdkRejected(line) => *self.rejected.entry(line.flaw).or_default() += 1,
             Event::PolicyDecision(_) => self.decisions += 1,
+            Event::ApprovalRequested(_) => self.approvals += 1,
+            Event::ApprovalAnswered(_) => self.answers += 1,
             Event::PolicyFlagged(line) => *self.flagged.entry(line.flaw).or_default() += 1,
             _ => {}
         }
@@ -271,6 +285,8 @@ impl View for Health {
             policy: PolicyHealth {
                 decisions: self.decisions,
                 flagged: self.flagged.clone(),
+                approvals: self.approvals,
+                answers: self.answers,
             },
             sdk: SdkHealth {
                 shim: self.shim().map(str::to_owned),

@@ -9,7 +9,8 @@ mod tree;
 use std::collections::BTreeMap;
 
 use invigil_schema::{
-    Event, NetOpKind, OsText, RunFailed, RunFinished, RunId, RunStarted, Stamp, Tier, Timestamp,
+    ApprovalDecision, Event, NetOpKind, OsText, RulePlace, RunFailed, RunFinished, RunId,
+    RunStarted, Stamp, Tier, Timestamp,
 };
 use serde::Serialize;
 
@@ -101,6 +102,12 @@ pub struct Counts {
     pub sdk_events: u64,
     /// Decisions of a tool gate.
     pub decisions: u64,
+    /// Questions that were left to a person.
+    pub approvals: u64,
+    /// How many of them a person allowed.
+    pub approved: u64,
+    /// How many nobody answered: too late, withdrawn, nobody to ask.
+    pub unanswered: u64,
     /// All facts.
     pub facts: u64,
 }
@@ -122,6 +129,9 @@ pub struct DenialSummary {
     /// What was refused, and by which rule.
     #[serde(flatten)]
     pub denial: DenialEntry,
+    /// Where the rule stands, and what would have been allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub place: Option<RulePlace>,
     /// How often.
     pub count: u64,
 }
@@ -154,7 +164,7 @@ pub struct Summary {
     tree: Tree,
     files: Files,
     endpoints: BTreeMap<OsText, EndpointUse>,
-    denials: BTreeMap<DenialEntry, u64>,
+    denials: BTreeMap<(DenialEntry, Option<RulePlace>), u64>,
     notes: BTreeMap<String, u64>,
     health: Health,
 }
@@ -236,6 +246,7 @@ impl View for Summary {
                     target: denied.target.clone(),
                     rule: denied.rule.clone(),
                 };
+                let entry = (entry, denied.place.clone());
                 *self.denials.entry(entry).or_default() += 1;
             }
             Event::ResourceSample(sample) => {
@@ -246,6 +257,12 @@ impl View for Summary {
             }
             Event::SdkEvent(_) => self.counts.sdk_events += 1,
             Event::PolicyDecision(_) => self.counts.decisions += 1,
+            Event::ApprovalRequested(_) => self.counts.approvals += 1,
+            Event::ApprovalAnswered(answered) => match answered.decision {
+                ApprovalDecision::Allow => self.counts.approved += 1,
+                ApprovalDecision::Deny if !answered.by.is_person() => self.counts.unanswered += 1,
+                ApprovalDecision::Deny => {}
+            },
             _ => {}
         }
     }
@@ -260,8 +277,10 @@ impl View for Summary {
                 operations: used.operations.clone(),
                 count: used.count,
             });
-        let denials = self.denials.iter().map(|(denial, &count)| DenialSummary {
+        let denials = self.denials.iter();
+        let denials = denials.map(|((denial, place), &count)| DenialSummary {
             denial: denial.clone(),
+            place: place.clone(),
             count,
         });
         let notes = self.notes.iter().map(|(detail, &count)| NoteSummary {

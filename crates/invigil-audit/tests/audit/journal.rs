@@ -238,6 +238,8 @@ pub(crate) fn observer(tier: Tier, reads: bool) -> ObserverStarted {
         landlock_abi: None,
         kernel: "6.18".into(),
         privileged: false,
+        floor: None,
+        limits: vec![],
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use invigil_schema::{Address, Event, OsText};
+use invigil_schema::{Address, Asked, Event, OsText};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -73,6 +73,11 @@ impl Pass<'_> {
                 self.os(&mut data.cwd);
             }
             Event::RunFailed(data) => self.string(&mut data.reason),
+            Event::RunFinished(data) => {
+                if let Some(why) = &mut data.why {
+                    self.string(why);
+                }
+            }
             Event::ObserverNote(data) => self.string(&mut data.detail),
             Event::ProcessExec(data) => {
                 self.os(&mut data.executable);
@@ -92,10 +97,7 @@ impl Pass<'_> {
                     self.string(reason);
                 }
             }
-            Event::NetOp(data) => match &mut data.address {
-                Address::Unix { path: text } | Address::Abstract { name: text } => self.os(text),
-                _ => {}
-            },
+            Event::NetOp(data) => self.address(&mut data.address),
             Event::AccessDenied(data) => self.os(&mut data.target),
             Event::SdkEvent(data) => {
                 self.string(&mut data.source);
@@ -118,15 +120,56 @@ impl Pass<'_> {
                 self.string(&mut data.reason);
                 self.os(&mut data.text);
             }
+            Event::ApprovalRequested(data) => {
+                self.asked(&mut data.what);
+                self.string(&mut data.rule);
+                if let Some(reason) = &mut data.reason {
+                    self.string(reason);
+                }
+            }
+            Event::ApprovalAnswered(data) => {
+                let added = data.added.as_mut().map(|added| &mut added.text);
+                let texts = [data.reason.as_mut(), added, data.not_added.as_mut()];
+                for text in texts.into_iter().flatten() {
+                    self.string(text);
+                }
+            }
+            Event::ApprovalRefused(data) => self.string(&mut data.why),
             Event::Unknown { data, .. } => self.raw(data),
             Event::JournalOpened(_)
             | Event::JournalRecovered(_)
-            | Event::RunFinished(_)
+            | Event::PolicyLoaded(_)
+            | Event::PolicyEnforced(_)
             | Event::ObserverStarted(_)
             | Event::ObserverFinished(_)
             | Event::ProcessForked(_)
             | Event::ProcessExited(_)
             | Event::ResourceSample(_) => {}
+        }
+    }
+
+    fn asked(&mut self, what: &mut Asked) {
+        match what {
+            Asked::Exec { program, argv, cwd } => {
+                self.os(program);
+                self.argv(argv);
+                self.os(cwd);
+            }
+            Asked::File {
+                path, to, detail, ..
+            } => {
+                self.os(path);
+                self.maybe(to);
+                self.maybe(detail);
+            }
+            Asked::Net { address, .. } => self.address(address),
+        }
+    }
+
+    fn address(&mut self, address: &mut Address) {
+        match address {
+            Address::Unix { path: text } | Address::Abstract { name: text } => self.os(text),
+            _ => {}
         }
     }
 

@@ -9,6 +9,7 @@ use super::settle::{Via, Work};
 use crate::api::{Answer, Decision, Request};
 use crate::calls::{self, Call, Owner};
 use crate::exactly;
+use crate::exec;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
 use crate::net;
@@ -17,7 +18,7 @@ use crate::protect::{self, RULE, Sight};
 use crate::sys::ptrace::{self, Registers};
 use crate::sys::seccomp::{Notification, Reply};
 use crate::sys::{self, seccomp};
-use crate::table::{Identity, Pending, Rights};
+use crate::table::{Identity, Pending, Rights, Wanted};
 
 /// Why something is refused that only the caller itself could do.
 const INEXACT: &str = "it could be changed after it was judged";
@@ -109,8 +110,16 @@ impl Observer {
             return self.reply(trapped, Reply::Fail(Errno(libc::ENOSYS)));
         }
         match calls::decode(number, arguments) {
-            Some(Call::Exec { dir, path, flags }) => self.on_exec_call(trapped, dir, path, flags),
-            Some(call) => self.on_call(trapped, call),
+            Some(Call::Exec {
+                dir,
+                path,
+                argv,
+                flags,
+            }) => self.on_exec_call(trapped, dir, path, argv, flags),
+            Some(call) => match self.forbids(&trapped, call) {
+                Some(refusal) => self.refuse_by(trapped, refusal),
+                None => self.on_call(trapped, call),
+            },
             None => self.reply(trapped, Reply::Continue),
         }
     }
@@ -234,26 +243,34 @@ impl Observer {
         self.decide(trapped, work);
     }
 
-    fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, flags: i32) {
+    fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, argv: u64, flags: i32) {
         let caller = &trapped.caller;
         let text = read_path(caller, path).unwrap_or_default();
         let asked: OsText = paths::as_written(caller, dir, &text).into();
-        let mut found = asked.clone();
+        let mut wanted = Wanted {
+            found: asked.clone(),
+            asked,
+            name: text.clone().into(),
+            arguments: Default::default(),
+        };
         let likeness = self.likeness(caller);
         if flags & libc::AT_EMPTY_PATH == 0 && !text.is_empty() && likeness != Likeness::None {
             let target = Base::of(caller, dir, &text).and_then(|base| base.target(caller, 0, 0));
             match target {
-                Ok(target) => found = target.path.into(),
+                Ok(target) => wanted.found = target.path.into(),
                 // The search along PATH mostly meets files that are not there.
                 Err(Stop::Fail(error)) if likeness == Likeness::Acts => {
-                    let pending = Pending::Exec { asked, found };
+                    let pending = Pending::Exec(wanted);
                     self.complete(caller.tid, pending, CallResult::Failed(error));
                     return self.reply(trapped, Reply::Fail(error));
                 }
                 Err(_) => {}
             }
         }
-        self.decide(trapped, Work::Watch(Pending::Exec { asked, found }));
+        if self.looks_at_programs {
+            wanted.arguments = exec::wanted_arguments(caller.tid, argv);
+        }
+        self.decide(trapped, Work::Watch(Pending::Exec(wanted)));
     }
 
     /// Asks the gate.
@@ -399,6 +416,10 @@ impl Observer {
             {
                 self.refuse(trapped, "file.mount", "the store".into(), libc::EACCES);
             }
+            Call::CopyTree { .. } => {
+                self.note(process, Note::DetachedMount, "open_tree");
+                self.pass(trapped);
+            }
             Call::PidfdGetFd { pidfd } if protect::pidfd_is_us(caller, pidfd) => {
                 self.refuse(trapped, "descriptor", "the supervisor".into(), libc::EPERM);
             }
@@ -426,6 +447,10 @@ impl Observer {
                     "io_uring would go past the observer",
                 );
                 self.reply(trapped, Reply::Fail(Errno(libc::EPERM)));
+            }
+            Call::DetachedMount { name } => {
+                self.note(process, Note::DetachedMount, name);
+                self.pass(trapped);
             }
             Call::Privileged { name } => {
                 self.note(process, Note::Privileged, name);
@@ -488,7 +513,7 @@ impl Observer {
     /// A signal to a group, or to everybody. If that includes us, everybody else of the run gets it.
     fn signal_group(&mut self, trapped: Trapped, group: Option<u32>, signal: i32) {
         let includes_us = group.is_none() || group == sys::getpgid(0).ok();
-        if self.signals_scoped || !includes_us {
+        if self.signals_scoped || !includes_us && !self.bounds.is_confined() {
             return self.pass(trapped);
         }
         let sender = protect::Sender::of(&trapped.caller);

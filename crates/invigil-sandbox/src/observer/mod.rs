@@ -1,5 +1,6 @@
 //! The observer: one thread that owns a run. It alone traces, answers trapped calls, and speaks to sink and gate.
 
+mod bounds;
 mod call;
 mod settle;
 mod trace;
@@ -11,11 +12,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use invigil_schema::{
-    AccessDenied, Errno, Event, Hook, Note, ObserverFinished, ObserverNote, ObserverStarted,
-    Origin, OsText, ProcessForked, ProcessRef, Tier,
+    AccessDenied, Errno, Event, FileOp, FileOpKind, Hook, Note, ObserverFinished, ObserverNote,
+    ObserverStarted, OpenFlag, Origin, OsText, ProcessForked, ProcessRef, RulePlace, Tier,
 };
 
-use crate::api::{Gate, Killed, LaunchError, Outcome, Sink};
+use crate::api::{Gate, Killed, LaunchError, Line, Outcome, Reads, Sink};
 use crate::census::Census;
 use crate::exec::Digests;
 use crate::handle::{Begun, Ended, Started};
@@ -27,13 +28,14 @@ use crate::together::Together;
 use crate::waker::{Mailbox, Order};
 use crate::watchdog::Watchdog;
 
+use bounds::Bounds;
 use settle::Suspended;
 
 /// How to watch.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) tier: Tier,
-    pub(crate) reads: bool,
+    pub(crate) reads: Reads,
     pub(crate) exact: bool,
     pub(crate) protected: Vec<PathBuf>,
     pub(crate) patience: Duration,
@@ -83,7 +85,11 @@ struct Observer {
     waiting_mask: libc::sigset_t,
     census: Census,
     watchdog: Watchdog,
+    reads: Reads,
+    /// The gate wants to know what programs are started with.
+    looks_at_programs: bool,
     together: Together,
+    bounds: Bounds,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -104,6 +110,7 @@ pub(crate) fn run(
         }
     };
     let status = launched.status;
+    let meter = observer.measure();
     let mut waiting = Some(started);
     while !observer.table.tasks.is_empty() || !observer.unclaimed.is_empty() {
         if let Err(error) = observer.turn() {
@@ -119,6 +126,8 @@ pub(crate) fn run(
             }));
         }
     }
+    drop(meter);
+    observer.last_look();
     let outcome = observer.finish(start);
     if let Some(started) = waiting {
         let gone = LaunchError::System {
@@ -153,6 +162,7 @@ impl Observer {
         )
         .is_ok();
         let census = Census::default();
+        let looks_at_programs = gate.looks_at_programs();
         let mut observer = Observer {
             tier: config.tier,
             exact: config.exact,
@@ -186,10 +196,16 @@ impl Observer {
             noted: HashSet::new(),
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
             watchdog: Watchdog::new(config.patience, census.clone()),
+            reads: config.reads,
+            looks_at_programs,
             census,
             together: Together::default(),
+            bounds: Bounds::default(),
         };
+        let line = Line(Arc::clone(&observer.mailbox));
+        observer.gate.begin(line);
         let mut launched = prepared.start()?;
+        observer.bound(prepared, &launched);
         observer.killable = launched.killable;
         observer.listener = launched.listener.take();
         observer.root = launched.pid;
@@ -232,15 +248,16 @@ impl Observer {
                 "pidfd_getfd fails with {error}; addresses can be raced"
             )),
         };
+        let reads = config.reads == Reads::Recorded;
         let interrupted = "signals can interrupt a trapped call (needs Linux 5.19)";
         ObserverStarted {
             tier: self.tier,
-            reads: config.reads,
+            reads,
             hooks: vec![
                 hook("processes", None),
                 hook("files", None),
                 hook("network", None),
-                hook("reads", (!config.reads).then_some("not asked for")),
+                hook("reads", (!reads).then_some("not asked for")),
                 hook(
                     "race_free_arguments",
                     (!notify).then_some("needs the notify tier"),
@@ -258,14 +275,18 @@ impl Observer {
                     "signal_scope",
                     (!self.signals_scoped).then_some("not asked for, or needs Landlock 6"),
                 ),
-            ],
-            landlock_abi: if self.signals_scoped {
-                landlock::abi()
-            } else {
-                None
+            ]
+            .into_iter()
+            .chain(self.bounds.hooks())
+            .collect(),
+            landlock_abi: match self.bounds.floor() {
+                Some(floor) => floor.landlock_abi,
+                None => landlock::abi().filter(|_| self.signals_scoped),
             },
             kernel: sys::kernel_release(),
-            privileged: self.privileged,
+            privileged: self.privileged && !self.bounds.is_confined(),
+            floor: self.bounds.floor().cloned(),
+            limits: self.bounds.limits().to_vec(),
         }
     }
 
@@ -344,6 +365,7 @@ impl Observer {
                 }
             }
             Order::Kill => self.kill_all(Killed::Asked),
+            Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),
             Order::Opened(request, result) => self.on_opened(request, result),
@@ -382,12 +404,37 @@ impl Observer {
         }
     }
 
+    /// Records what was done to a file, unless it was only read and nobody wants to know.
+    fn emit_file(&mut self, op: FileOp) {
+        let changes = |flag: &OpenFlag| {
+            let kinds = [OpenFlag::Write, OpenFlag::Create, OpenFlag::Truncate];
+            kinds.contains(flag) || *flag == OpenFlag::Temporary
+        };
+        let only_read = op.op == FileOpKind::Open && !op.flags.iter().any(changes);
+        if !only_read || self.reads != Reads::Judged {
+            self.emit(Origin::Kernel, op.into());
+        }
+    }
+
     fn deny(&mut self, process: ProcessRef, what: &str, target: OsText, rule: &str, error: Errno) {
+        self.deny_by(process, what, target, (rule.to_owned(), None), error);
+    }
+
+    /// The same with the place of the rule.
+    fn deny_by(
+        &mut self,
+        process: ProcessRef,
+        what: &str,
+        target: OsText,
+        (rule, place): (String, Option<Box<RulePlace>>),
+        error: Errno,
+    ) {
         let event = AccessDenied {
             process,
             what: what.into(),
             target,
-            rule: rule.into(),
+            rule,
+            place: place.map(|place| *place),
             error,
         };
         self.emit(Origin::Runtime, event.into());

@@ -47,7 +47,7 @@ impl Work {
             Work::File(op, _) | Work::Watch(Pending::File(op)) => vec![Action::File(op)],
             Work::Net(op, _) => vec![Action::Net(op)],
             Work::Watch(Pending::Net(ops)) => ops.iter().map(Action::Net).collect(),
-            Work::Watch(Pending::Exec { found, .. }) => vec![Action::Exec(found)],
+            Work::Watch(Pending::Exec(wanted)) => vec![Action::Exec(wanted.request())],
             Work::Watch(Pending::Chdir) => Vec::new(),
         }
     }
@@ -58,7 +58,7 @@ impl Work {
             Work::File(op, _) | Work::Watch(Pending::File(op)) => (file_what(op), op.path.clone()),
             Work::Net(op, _) => net_what(op),
             Work::Watch(Pending::Net(ops)) => ops.first().map_or_else(Default::default, net_what),
-            Work::Watch(Pending::Exec { found, .. }) => ("exec".into(), found.clone()),
+            Work::Watch(Pending::Exec(wanted)) => ("exec".into(), wanted.found.clone()),
             Work::Watch(Pending::Chdir) => Default::default(),
         }
     }
@@ -125,9 +125,13 @@ enum Waiting {
 impl Observer {
     /// Does what was decided.
     pub(super) fn settle(&mut self, trapped: Trapped, work: Work, decision: Decision) {
-        let (error, rule) = match decision {
+        let decision = match decision {
+            Decision::Allow => self.bounds.judge(&work),
+            denied => denied,
+        };
+        let (error, rule, place) = match decision {
             Decision::Allow => return self.carry_out(trapped, work),
-            Decision::Deny { error, rule } => (error, rule),
+            Decision::Deny { error, rule, place } => (error, rule, place),
         };
         let (what, target) = work.target();
         let result = CallResult::Failed(error);
@@ -137,13 +141,16 @@ impl Observer {
             Work::Watch(pending) => pending,
         };
         self.complete(trapped.caller.tid, pending, result);
-        self.deny(trapped.process, &what, target, &rule, error);
+        self.deny_by(trapped.process, &what, target, (rule, place), error);
         self.reply(trapped, Reply::Fail(error));
     }
 
     fn carry_out(&mut self, trapped: Trapped, work: Work) {
         match work {
             Work::Watch(pending) => self.watch(trapped, pending),
+            Work::File(op, act) if self.bounds.leaves_to_kernel(&op, &act) => {
+                self.watch(trapped, Pending::File(op));
+            }
             Work::File(op, act) => self.do_file(trapped, op, act),
             Work::Net(op, act) => self.do_net(trapped, op, act),
         }
@@ -169,16 +176,16 @@ impl Observer {
         match done {
             Ok(Done::Opened(fd)) => {
                 let again = op.clone();
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.inject(trapped, fd, close_on_exec, again);
             }
             Ok(Done::Waits(slow)) => self.open_slowly(trapped, op, slow, close_on_exec),
             Ok(Done::Returned) => {
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Return(0));
             }
             Err(error) => {
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
             }
         }
@@ -257,7 +264,7 @@ impl Observer {
                     result: CallResult::Failed(error),
                     ..op
                 };
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
                 self.reply(trapped, Reply::Fail(error));
             }
         }
@@ -348,11 +355,12 @@ impl Observer {
         for id in gone {
             match self.suspended.remove(&id).map(|suspended| suspended.what) {
                 Some(Waiting::Connecting(op)) => self.emit(Origin::Kernel, op.into()),
+                Some(Waiting::Asked(_)) => self.gate.withdrawn(id),
                 Some(Waiting::Opening { op, slow, .. }) => {
                     slow.release();
-                    self.emit(Origin::Kernel, op.into());
+                    self.emit_file(op);
                 }
-                _ => {}
+                None => {}
             }
         }
     }
@@ -379,7 +387,7 @@ impl Observer {
             task.native = true;
             // An exec that nobody could watch is still told by its event when it succeeds.
             match pending {
-                Pending::Exec { .. } => task.pending = Some(pending),
+                Pending::Exec(_) => task.pending = Some(pending),
                 // Where it is cannot be told, so nothing is kept.
                 Pending::Chdir => {}
                 pending => self.complete(tid, pending, CallResult::Unknown),
@@ -436,7 +444,7 @@ impl Observer {
         if op.op == FileOpKind::Create {
             op.op = FileOpKind::Open;
         }
-        self.emit(Origin::Kernel, op.into());
+        self.emit_file(op);
         self.reply(trapped, Reply::Fail(error));
     }
 

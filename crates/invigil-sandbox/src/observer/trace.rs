@@ -3,19 +3,19 @@
 use std::time::Instant;
 
 use invigil_schema::{
-    CallResult, Errno, ExecFailed, FileOpKind, Note, Origin, ProcessExec, ProcessExited,
+    CallResult, Errno, ExecFailed, FileOp, FileOpKind, Note, Origin, ProcessExec, ProcessExited,
     ProcessForked, Tier,
 };
 
 use super::{ORPHAN_PATIENCE, Observer};
-use crate::api::{Action, Answer, Decision, Request};
+use crate::api::{Action, Answer, Decision, Exec, Request};
 use crate::calls;
 use crate::exec;
-use crate::paths::Cwd;
+use crate::paths::{self, Cwd};
 use crate::sys::fs::{self, At, cstring};
 use crate::sys::ptrace::{self, Change, Registers, Waited};
 use crate::sys::{self, Sys};
-use crate::table::{Followed, Pending, status_line};
+use crate::table::{Followed, Pending, Wanted, status_line};
 
 const ERESTARTSYS: i64 = -512;
 pub(super) const ERESTARTNOINTR: i64 = -513;
@@ -110,6 +110,7 @@ impl Observer {
             self.census.add(child);
             let parent = self.table.processes.get(&child).and_then(|p| p.parent);
             self.emit(Origin::Kernel, ProcessForked { process, parent }.into());
+            self.count_births();
         }
         if self.killed.is_some() {
             let _ = sys::kill(child, libc::SIGKILL);
@@ -193,7 +194,11 @@ impl Observer {
             if outcome.is_ok() {
                 let path = cstring(format!("/proc/{tid}/fd/{result}"));
                 if let Ok(path) = path.and_then(|path| fs::readlink(At::Cwd, &path)) {
-                    op.path = path.into();
+                    let path = path.into();
+                    let judged = std::mem::replace(&mut op.path, path);
+                    if judged != op.path {
+                        self.judge_opened(op);
+                    }
                 }
             } else {
                 op.op = FileOpKind::Open;
@@ -202,13 +207,39 @@ impl Observer {
         self.complete(tid, pending, outcome);
     }
 
+    /// The kernel has opened another file than the gate has decided on: a link stood in the way, or somebody has
+    /// changed the name in the meantime. Its process goes no further if it may not have that one.
+    fn judge_opened(&mut self, op: &FileOp) {
+        let process = op.process;
+        let request = Request {
+            id: 0,
+            process,
+            action: Action::File(op),
+        };
+        let (error, refused) = match self.gate.check(&request) {
+            Answer::Now(Decision::Allow) => return,
+            Answer::Now(Decision::Deny { error, rule, place }) => (error, (rule, place)),
+            Answer::Ask => (
+                Errno(libc::EACCES),
+                (
+                    "a file that was not asked about cannot be approved later".into(),
+                    None,
+                ),
+            ),
+        };
+        let detail = "killed when it had opened another file than the one that was decided on";
+        self.note(process, Note::OpenMismatch, detail);
+        self.deny_by(process, "file.open", op.path.clone(), refused, error);
+        let _ = sys::kill(process.pid, libc::SIGKILL);
+    }
+
     /// Records what a call has come to.
     pub(super) fn complete(&mut self, tid: u32, pending: Pending, result: CallResult) {
         match pending {
             Pending::File(mut op) => {
                 self.forget_paths(&op);
                 op.result = result;
-                self.emit(Origin::Kernel, op.into());
+                self.emit_file(op);
             }
             Pending::Net(ops) => {
                 for mut op in ops {
@@ -225,7 +256,7 @@ impl Observer {
                     process.cwd = Some(Cwd::default());
                 }
             }
-            Pending::Exec { asked: path, .. } => {
+            Pending::Exec(Wanted { asked: path, .. }) => {
                 let process = self
                     .table
                     .tasks
@@ -291,9 +322,9 @@ impl Observer {
         if let Some(task) = self.table.tasks.get_mut(&pid) {
             (task.pending, task.native, task.followed) = (None, false, None);
         }
-        let (asked, found) = match pending {
-            Some(Pending::Exec { asked, found }) => (Some(asked), Some(found)),
-            _ => (None, None),
+        let wanted = match pending {
+            Some(Pending::Exec(wanted)) => Some(wanted),
+            _ => None,
         };
         let cwd = self.table.processes.get(&pid).and_then(|p| p.cwd.as_ref());
         let cwd = cwd
@@ -302,10 +333,14 @@ impl Observer {
         let image = exec::look(pid, cwd, &mut self.digests);
         if let Some(process) = self.table.processes.get(&pid) {
             let (id, parent) = (process.id, process.parent);
-            if found.is_none_or(|found| found != image.executable) {
+            let changed = wanted
+                .as_ref()
+                .is_none_or(|wanted| wanted.found != image.executable);
+            if changed || self.looks_at_programs {
                 self.judge_again(pid, &image);
             }
-            let requested = asked.filter(|asked| *asked != image.executable);
+            let requested = wanted.map(|wanted| wanted.asked);
+            let requested = requested.filter(|asked| *asked != image.executable);
             let event = ProcessExec {
                 process: id,
                 parent,
@@ -324,32 +359,56 @@ impl Observer {
         self.resume(pid, 0);
     }
 
-    /// What was loaded is not what was asked for: an interpreter, or another file under the same name. The gate
-    /// decides on what is there; nothing of it has run.
+    /// What was loaded may not be what was asked for: an interpreter, another file under the same name, other
+    /// arguments. The gate decides on what is there; nothing of it has run.
     fn judge_again(&mut self, pid: u32, image: &exec::Image) {
         let Some(process) = self.table.processes.get(&pid).map(|p| p.id) else {
             return;
         };
+        let name = match self.looks_at_programs {
+            true => exec::name(pid).unwrap_or_default(),
+            false => image.executable.clone(),
+        };
+        let asked = match name.as_bytes() {
+            [] => image.executable.clone(),
+            [b'/', ..] => paths::join(b"", name.as_bytes()).into(),
+            name => paths::join(image.cwd.as_bytes(), name).into(),
+        };
         let request = Request {
             id: 0,
             process,
-            action: Action::Exec(&image.executable),
+            action: Action::Exec(Exec {
+                loaded: true,
+                program: &image.executable,
+                asked: &asked,
+                name: &name,
+                argv: &image.argv,
+                cut: image.cut > 0,
+                sha256: image.sha256,
+            }),
         };
-        let rule = match self.gate.check(&request) {
+        let answer = match self.gate.check(&request) {
+            Answer::Now(Decision::Allow) => Answer::Now(self.bounds.judge_exec(&image.executable)),
+            answer => answer,
+        };
+        let refused = match answer {
             Answer::Now(Decision::Allow) => return,
-            Answer::Now(Decision::Deny { rule, .. }) => rule,
-            Answer::Ask => "a program that was not asked about cannot be approved later".into(),
+            Answer::Now(Decision::Deny { rule, place, .. }) => (rule, place),
+            Answer::Ask => (
+                "a program that was not asked about cannot be approved later".into(),
+                None,
+            ),
         };
         self.note(
             process,
             Note::ExecMismatch,
             "killed before its first instruction",
         );
-        self.deny(
+        self.deny_by(
             process,
             "exec",
             image.executable.clone(),
-            &rule,
+            refused,
             Errno(libc::EACCES),
         );
         let _ = sys::kill(pid, libc::SIGKILL);
@@ -379,6 +438,7 @@ impl Observer {
             return;
         };
         self.table.tasks.retain(|_, task| task.pid != tid);
+        self.settle_account(&process, &waited.usage);
         let (exit_code, signal) = match waited.change {
             Change::Exited(code) => (Some(code), None),
             Change::Killed(signal) => (None, Some(signal)),
@@ -397,7 +457,7 @@ impl Observer {
 
     /// A call whose caller was killed in it: it was attempted, and how it ended is not known.
     fn abandon(&mut self, pending: Pending) {
-        if !matches!(pending, Pending::Exec { .. } | Pending::Chdir) {
+        if !matches!(pending, Pending::Exec(_) | Pending::Chdir) {
             self.complete(0, pending, CallResult::Unknown);
         }
     }

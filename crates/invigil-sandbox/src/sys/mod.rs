@@ -1,5 +1,6 @@
 //! System calls, one safe function each. Nothing here decides anything.
 
+pub(crate) mod caps;
 pub(crate) mod fs;
 pub(crate) mod landlock;
 pub(crate) mod ptrace;
@@ -276,6 +277,12 @@ pub(crate) fn getpgid(pid: u32) -> Sys<u32> {
     check(unsafe { libc::getpgid(pid as i32) }).map(|g| g as u32)
 }
 
+/// The user as whom this process acts.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() }
+}
+
 /// Gives the calling thread a umask, root and working directory of its own.
 pub(crate) fn unshare_fs() -> Sys<()> {
     // SAFETY: plain integers.
@@ -286,6 +293,21 @@ pub(crate) fn unshare_fs() -> Sys<()> {
 pub(crate) fn umask(mask: u32) -> u32 {
     // SAFETY: plain integers.
     unsafe { libc::umask(mask) }
+}
+
+/// Lowers a limit of the calling process for good, if it is higher.
+pub(crate) fn lower_limit(resource: libc::__rlimit_resource_t, limit: u64) -> Sys<()> {
+    let mut current = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `current` outlives both calls.
+    unsafe {
+        check(libc::getrlimit(resource, &mut current))?;
+        current.rlim_cur = current.rlim_cur.min(limit);
+        current.rlim_max = current.rlim_max.min(limit);
+        check(libc::setrlimit(resource, &current)).map(drop)
+    }
 }
 
 /// The kernel's release: `6.18.1`.

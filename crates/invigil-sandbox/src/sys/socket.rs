@@ -101,3 +101,8 @@ pub(crate) fn is_nonblocking(fd: BorrowedFd<'_>) -> Sys<bool> {
     let flags = check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })?;
     Ok(flags as i32 & libc::O_NONBLOCK != 0)
 }
+
+/// Whether a socket is one of TCP, or would be if it were one of the internet.
+pub(crate) fn is_tcp(socket: BorrowedFd<'_>) -> bool {
+    option(socket, libc::SO_TYPE) == Ok(libc::SOCK_STREAM)
+}

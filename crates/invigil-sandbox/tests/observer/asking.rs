@@ -16,7 +16,7 @@ impl Gate for Asking {
     fn check(&mut self, request: &Request<'_>) -> Answer {
         let asked = match request.action {
             Action::File(op) => op.path.as_bytes().ends_with(b"asked"),
-            Action::Exec(path) => path.as_bytes().ends_with(b"/mkdir"),
+            Action::Exec(exec) => exec.program.as_bytes().ends_with(b"/mkdir"),
             Action::Net(_) => false,
         };
         if !asked {
@@ -65,6 +65,7 @@ fn an_answer_that_comes_later() {
             Decision::Deny {
                 error: Errno(13),
                 rule,
+                place: None,
             },
         );
         // A shell ends when a redirection of `:` fails.

@@ -25,6 +25,7 @@ pub(crate) struct Mode {
 pub(crate) struct Tools {
     dir: TempDir,
     pub(crate) traps: Option<PathBuf>,
+    pub(crate) confined: Option<PathBuf>,
 }
 
 impl Tools {
@@ -46,20 +47,24 @@ pub(crate) fn tools() -> &'static Tools {
             .unwrap()
             .join("examples/watch");
         std::fs::copy(&built, dir.path().join("watch")).expect("cargo builds the example");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/traps.c");
-        let traps = dir.path().join("traps");
-        let compiled = Command::new("gcc")
-            .args(["-w", "-O1", "-pthread", "-o"])
-            .arg(&traps)
-            .arg(source)
-            .status()
-            .is_ok_and(|status| status.success());
-        if !compiled {
-            eprintln!("skipped: there is no gcc to build the fixtures with");
-        }
+        let compile = |name: &str| {
+            let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
+            let program = dir.path().join(name);
+            let compiled = Command::new("gcc")
+                .args(["-w", "-O1", "-pthread", "-o"])
+                .arg(&program)
+                .arg(fixtures.join(format!("{name}.c")))
+                .status()
+                .is_ok_and(|status| status.success());
+            if !compiled {
+                eprintln!("skipped: there is no gcc to build the fixtures with");
+            }
+            compiled.then_some(program)
+        };
         Tools {
+            traps: compile("traps"),
+            confined: compile("confined"),
             dir,
-            traps: compiled.then_some(traps),
         }
     })
 }

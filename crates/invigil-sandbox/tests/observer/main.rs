@@ -4,10 +4,12 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "these are tests")]
 
 mod asking;
+mod confined;
 mod exact;
 mod facts;
 mod fidelity;
 mod harness;
 mod lifecycle;
+mod limits;
 mod protection;
 mod terminal;

@@ -1,8 +1,10 @@
 //! The commands, one file each.
 
+pub(crate) mod approvals;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod export;
+pub(crate) mod policy;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod show;
@@ -22,11 +24,13 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
     let store = Store::new(home(args.home)?);
     match args.command {
         Command::Run(command) => command.execute(&store),
+        Command::Approvals(command) => command.execute(&store),
         Command::Runs(command) => command.execute(&store),
         Command::Show(command) => command.execute(&store),
         Command::Export(command) => command.execute(&store),
         Command::Verify(command) => command.execute(&store),
         Command::Diff(command) => command.execute(&store),
+        Command::Policy(command) => command.execute(&store),
         Command::Doctor(command) => command.execute(),
     }
 }

@@ -3,27 +3,32 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use invigil_engine::{Control, End, Engine, Output, RunOutcome, RunSpec, summary};
+use invigil_engine::{
+    Asking, Control, End, Engine, Output, Rules, RunOutcome, RunSpec, UserPolicy, summary,
+};
 use invigil_journal::{Store, SystemClock};
-use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
+use invigil_policy::Policy;
+use invigil_schema::{ExitCode, Mode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
+use crate::policies::{gather, places, users_own, with_own};
 use crate::status::StatusFile;
+use crate::terminal::{Ask, Terminal};
 use crate::{summary as view, ui};
 
 /// Run a command under watch and record what it does
 ///
 /// Everything behind `--` is the command. Its exit code is passed on; death by signal N is 128+N. 124: the time was up;
-/// 122: a budget was exceeded; 125: Invigil itself failed or was used wrongly; 126: the command cannot be executed;
+/// 121: the policy did not let the command start; 122: a budget was exceeded; 125: Invigil itself failed or was used wrongly; 126: the command cannot be executed;
 /// 127: it was not found. `--status` and `--json` say without ambiguity which it was.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
@@ -71,6 +76,27 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
 
+    /// What a policy means for the run [default: guard with --policy or --profile, else observe]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+
+    /// Enforce this policy file, on top of the profile, the user's own and the project's (.invigil/policy.toml); may be
+    /// repeated
+    #[arg(long, value_name = "FILE")]
+    policy: Vec<PathBuf>,
+
+    /// Begin with this profile: observe, coding, strict [default: coding in guard, strict in strict, if no policy is given]
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+
+    /// Where to ask what the policy leaves to a person
+    #[arg(long, value_enum, default_value_t = Ask::Terminal)]
+    ask: Ask,
+
+    /// Deny what nobody has answered after this time: 90s, 30m
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10m")]
+    ask_timeout: Duration,
+
     /// Write the result as one JSON object to this file
     #[arg(long, value_name = "FILE")]
     status: Option<PathBuf>,
@@ -86,6 +112,27 @@ pub(crate) struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
+}
+
+/// The modes, as they are typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeName {
+    /// Record, and refuse nothing but harm to Invigil itself
+    Observe,
+    /// Enforce the policy, and ask where it says so
+    Guard,
+    /// Refuse what no rule allows, ask nobody, and do not start where that cannot be enforced
+    Strict,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Mode {
+        match name {
+            ModeName::Observe => Mode::Observe,
+            ModeName::Guard => Mode::Guard,
+            ModeName::Strict => Mode::Strict,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -154,15 +201,26 @@ impl Run {
             runtime_dir: runtime_dir(),
             writer: concat!("invigil ", env!("CARGO_PKG_VERSION")).to_owned(),
         };
-        let spec = self.spec();
+        let mut spec = self.spec();
         spec.validate()?;
+        let workspace = match &self.cwd {
+            Some(cwd) => engine.cwd.join(cwd),
+            None => engine.cwd.clone(),
+        };
+        if let Some((rules, user)) = self.rules(&workspace)? {
+            spec.rules = Some(Arc::new(rules));
+            spec.asking.policy = Some(user);
+        }
         let status = match &self.status {
             Some(path) => Some(StatusFile::prepare(path, store.home())?),
             None => None,
         };
         let control = Control::new();
         pass_on_signals(control.clone())?;
+        let terminal = Arc::new(Terminal::new(self.ask).map_err(CliError::Signals)?);
+        spec.asking.audience = Some(terminal.clone());
         let ran = engine.run(&spec, &control);
+        terminal.finish();
         let (result, code) = match &ran {
             Ok(outcome) => {
                 let code = code(&outcome.end);
@@ -208,6 +266,33 @@ impl Run {
         }
     }
 
+    /// The rules of the run, if it has some, and the user's own file, to which rules can be added.
+    fn rules(&self, workspace: &Path) -> Result<Option<(Rules, UserPolicy)>, CliError> {
+        let named = !self.policy.is_empty() || self.profile.is_some();
+        let mode = match self.mode {
+            Some(mode) => mode.into(),
+            None if named => Mode::Guard,
+            None => Mode::Observe,
+        };
+        let base = match (mode, &self.profile) {
+            (Mode::Observe, _) if named => return Err(CliError::ObserveWithPolicy),
+            (Mode::Observe, _) => return Ok(None),
+            (_, Some(profile)) => Some(profile.as_str()),
+            (_, None) if named => None,
+            (Mode::Guard, None) => Some("coding"),
+            (Mode::Strict, None) => Some("strict"),
+        };
+        let places = places(workspace);
+        let sources = gather(base, &self.policy, &places)?;
+        let own = users_own(&places);
+        let stack = (sources.clone(), places.clone());
+        let user = UserPolicy::with_stack(own.clone(), move |text| {
+            let sources = with_own(&stack.0, &own, text);
+            Policy::load(&sources, &stack.1).map_err(|error| error.to_string())
+        });
+        Ok(Some((Rules::load(mode, sources, places)?, user)))
+    }
+
     fn spec(&self) -> RunSpec {
         RunSpec {
             run_id: self.run_id.clone(),
@@ -221,6 +306,11 @@ impl Run {
             events_file: self.events.clone(),
             decisions_file: self.decisions.clone(),
             max_output: self.max_output,
+            asking: Asking {
+                timeout: self.ask_timeout,
+                somebody: self.ask != Ask::Never,
+                ..Asking::default()
+            },
             stdout: if self.json {
                 Output::Stderr
             } else {
@@ -245,6 +335,7 @@ fn code(end: &End) -> u8 {
         End::NotStarted(failed) => match failed.failure {
             SpawnFailure::NotFound => ExitCode::NotFound.into(),
             SpawnFailure::NotExecutable => ExitCode::NotExecutable.into(),
+            SpawnFailure::Policy => ExitCode::Policy.into(),
             SpawnFailure::Internal => ExitCode::Invigil.into(),
         },
         End::Finished(finished) => match (finished.stopped, finished.exit_code, finished.signal) {

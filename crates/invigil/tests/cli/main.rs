@@ -8,6 +8,7 @@
 
 mod evidence;
 mod observe;
+mod policy;
 mod protect;
 mod run;
 mod views;

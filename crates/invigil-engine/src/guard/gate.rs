@@ -1,0 +1,274 @@
+//! Decides on what processes want to do, by the policy; puts on the desk what the policy leaves to a person.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use invigil_policy::{Action as Judged, Decision as Decided, Verdict};
+use invigil_sandbox::{Action, Answer, Decision, Exec, Gate, Line, Request};
+use invigil_schema::{
+    Address, ApprovalAnswered, ApprovalDecision, Asked, Digest, Errno, FileOp, FileOpKind, Mode,
+    NetOp, OsText, ProcessRef, RulePlace,
+};
+
+use super::exec::Program;
+use super::judge::{FileAct, Judge};
+use super::{Denied, Rules};
+use crate::approvals::{Desk, Place, Put};
+use crate::control::Control;
+
+const EPERM: Errno = Errno(1);
+const EACCES: Errno = Errno(13);
+
+/// The gate of one run.
+pub(crate) struct PolicyGate {
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) denied: Arc<Denied>,
+    pub(crate) desk: Desk,
+    pub(crate) control: Control,
+    /// Where the agent's framework reports to; that is always allowed.
+    pub(crate) reports: OsText,
+    pub(crate) told: Arc<Told>,
+}
+
+/// What the run must know of the gate's decisions.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Programs that were approved and are not loaded yet.
+    approved: HashSet<(ProcessRef, Digest)>,
+    /// The last program that was not let through, and who wanted it.
+    refused: Option<(u32, String)>,
+}
+
+impl Told {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the command did not start, if the policy did not let it.
+    pub(crate) fn refused(&self) -> Option<(u32, String)> {
+        self.state().refused.clone()
+    }
+}
+
+impl Gate for PolicyGate {
+    fn check(&mut self, request: &Request<'_>) -> Answer {
+        let judge = Judge {
+            policy: self.rules.policy(),
+            denied: &self.denied,
+        };
+        let (decided, error) = match request.action {
+            Action::Exec(exec) => return self.exec(request, &exec),
+            Action::File(op) if op.path == self.reports => (None, EACCES),
+            Action::File(op) => (judge.file(file_act(op)), error_of(op.op)),
+            Action::Net(op) if self.is_ours(&op.address) => (None, EACCES),
+            Action::Net(op) => (judge.net(op.op, &op.address), EACCES),
+        };
+        match decided {
+            None => Answer::Now(Decision::Allow),
+            Some(decided) if self.asks(&decided) => {
+                self.ask(request, asked(request), &decided, error, None)
+            }
+            Some(decided) => Answer::Now(refusal(&decided, error)),
+        }
+    }
+
+    fn begin(&mut self, line: Line) {
+        self.control.attach(line);
+    }
+
+    fn looks_at_programs(&self) -> bool {
+        true
+    }
+}
+
+impl PolicyGate {
+    fn asks(&self, decided: &Decided) -> bool {
+        decided.verdict == Verdict::Ask && self.rules.mode() != Mode::Strict
+    }
+
+    fn is_ours(&self, address: &Address) -> bool {
+        matches!(address, Address::Unix { path } if *path == self.reports)
+    }
+
+    /// A program is judged twice: when it is asked for, and when it is loaded and cannot be changed any more. What was
+    /// approved the first time must be what is there the second time.
+    fn exec(&self, request: &Request<'_>, exec: &Exec<'_>) -> Answer {
+        let program = Program::new(exec);
+        let policy = self.rules.policy();
+        let decided = program.with(|exec| {
+            let action = Judged::Exec(*exec);
+            match policy.verdict(&action) {
+                Verdict::Allow => None,
+                Verdict::Ask | Verdict::Deny => Some(policy.decide(&action)),
+            }
+        });
+        let same = match exec.sha256 {
+            Some(sha256) => self.denied.digest(sha256),
+            None => self.denied.copy(exec.program.as_bytes()),
+        };
+        let decided = match (decided, same) {
+            (Some(decided), _) if decided.verdict == Verdict::Deny => Some(decided),
+            (_, Some(same)) => Some(same.clone()),
+            (decided, None) => decided,
+        };
+        let Some(decided) = decided else {
+            return Answer::Now(Decision::Allow);
+        };
+        let refuse = |decision: Decision| {
+            if let Decision::Deny { rule, .. } = &decision {
+                self.told.state().refused = Some((request.process.pid, rule.clone()));
+            }
+            Answer::Now(decision)
+        };
+        if !self.asks(&decided) {
+            return refuse(refusal(&decided, EACCES));
+        }
+        let Some(fingerprint) = program.fingerprint() else {
+            return refuse(unseen(&decided));
+        };
+        let key = (request.process, fingerprint);
+        if exec.loaded {
+            return match self.told.state().approved.remove(&key) {
+                true => Answer::Now(Decision::Allow),
+                false => Answer::Now(unseen(&decided)),
+            };
+        }
+        let what = Asked::Exec {
+            program: program.path.clone(),
+            argv: program.argv.clone(),
+            cwd: cwd(request.process.pid),
+        };
+        self.ask(request, what, &decided, EACCES, Some(key))
+    }
+
+    fn ask(
+        &self,
+        request: &Request<'_>,
+        what: Asked,
+        decided: &Decided,
+        error: Errno,
+        key: Option<(ProcessRef, Digest)>,
+    ) -> Answer {
+        let put = Put {
+            process: request.process,
+            what,
+            rule: decided.cite(),
+            reason: decided.rule().and_then(|rule| rule.reason.clone()),
+        };
+        let refused = refusal(decided, error);
+        let (id, pid) = (request.id, request.process.pid);
+        let (control, told) = (self.control.clone(), Arc::clone(&self.told));
+        let tell = move |decision: ApprovalDecision, answered: &ApprovalAnswered| {
+            let decision = match (decision, refused) {
+                (ApprovalDecision::Allow, _) => {
+                    told.state().approved.extend(key);
+                    Decision::Allow
+                }
+                (ApprovalDecision::Deny, Decision::Deny { error, rule, place }) => {
+                    let rule = format!("{rule} (question {})", answered.id);
+                    if key.is_some() {
+                        told.state().refused = Some((pid, rule.clone()));
+                    }
+                    Decision::Deny { error, rule, place }
+                }
+                (ApprovalDecision::Deny, Decision::Allow) => Decision::Allow,
+            };
+            control.answer(id, decision);
+        };
+        match self.desk.put(put, Box::new(tell)) {
+            Place::Granted => {
+                self.told.state().approved.extend(key);
+                Answer::Now(Decision::Allow)
+            }
+            Place::Waits => Answer::Ask,
+        }
+    }
+}
+
+fn file_act(op: &FileOp) -> FileAct<'_> {
+    FileAct {
+        op: op.op,
+        path: &op.path,
+        to: op.to.as_ref(),
+        flags: &op.flags,
+    }
+}
+
+/// What an ordinary program is told when it may not do this.
+fn error_of(op: FileOpKind) -> Errno {
+    match op {
+        FileOpKind::Chmod | FileOpKind::Chown | FileOpKind::Utimes => EPERM,
+        FileOpKind::Mount | FileOpKind::Unmount | FileOpKind::Chroot => EPERM,
+        _ => EACCES,
+    }
+}
+
+fn asked(request: &Request<'_>) -> Asked {
+    match request.action {
+        Action::Exec(exec) => Asked::Exec {
+            program: exec.program.clone(),
+            argv: exec.argv.to_vec(),
+            cwd: cwd(request.process.pid),
+        },
+        Action::File(FileOp {
+            op,
+            path,
+            to,
+            flags,
+            detail,
+            ..
+        }) => Asked::File {
+            op: *op,
+            path: path.clone(),
+            to: to.clone(),
+            flags: flags.clone(),
+            detail: detail.clone(),
+        },
+        Action::Net(NetOp { op, address, .. }) => Asked::Net {
+            op: *op,
+            address: address.clone(),
+        },
+    }
+}
+
+fn cwd(pid: u32) -> OsText {
+    let link = std::fs::read_link(format!("/proc/{pid}/cwd"));
+    link.unwrap_or_default().into_os_string().into()
+}
+
+/// What the evidence and the process are told.
+fn refusal(decided: &Decided, error: Errno) -> Decision {
+    let place = decided.rule().map(|rule| {
+        Box::new(RulePlace {
+            file: rule.file.to_string(),
+            line: rule.line as u64,
+            column: rule.column as u64,
+            decision: rule.verdict.as_str().to_owned(),
+            text: rule.text.clone(),
+            reason: rule.reason.clone(),
+            instead: decided.instead.clone(),
+        })
+    });
+    Decision::Deny {
+        error,
+        rule: decided.cite(),
+        place,
+    }
+}
+
+/// What is there is not what a person has seen, or cannot be shown to one.
+fn unseen(decided: &Decided) -> Decision {
+    match refusal(decided, EACCES) {
+        Decision::Deny { error, rule, place } => Decision::Deny {
+            error,
+            rule: format!("{rule} (not what was approved)"),
+            place,
+        },
+        Decision::Allow => Decision::Allow,
+    }
+}

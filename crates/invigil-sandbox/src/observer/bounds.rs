@@ -1,0 +1,481 @@
+//! What bounds a run, besides its gate: calls that are refused by what they are, the outer bound of a confined run, and
+//! limits.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::sync::Arc;
+
+use invigil_schema::{
+    EnforcedBy, Errno, FileOp, FileOpKind, Floor, Hook, LimitKind, Limited, Note, ObserverNote,
+    Origin, OsText,
+};
+
+use super::Observer;
+use super::call::Trapped;
+use super::settle::Work;
+use crate::acts::Act;
+use crate::api::{Decision, Killed};
+use crate::calls::{Call, NAMESPACES, NEW_TIME, Whose};
+use crate::confine::{Beyond, Confined};
+use crate::launch::{Launched, Prepared};
+use crate::limits::{Gauges, Ledger, Meter};
+use crate::paths::Caller;
+use crate::protect::{self, RULE};
+use crate::sys::fs::{self, cstring};
+use crate::sys::ptrace::Usage;
+use crate::sys::seccomp::Reply;
+use crate::sys::{self, caps, socket};
+use crate::table::{Pending, Process, Rights, status_line};
+
+/// What bounds a run.
+#[derive(Debug, Default)]
+pub(super) struct Bounds {
+    confined: Option<Arc<Confined>>,
+    /// What is recorded of the confinement.
+    floor: Option<Floor>,
+    gauges: Option<Gauges>,
+    /// Why there is no cgroup.
+    no_cgroup: Option<String>,
+}
+
+/// A call that does not happen, and why.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    what: &'static str,
+    target: OsText,
+    rule: String,
+    error: i32,
+}
+
+impl Refusal {
+    fn confined(what: &'static str, name: &str) -> Refusal {
+        Refusal {
+            what,
+            target: name.into(),
+            rule: format!("confined:{what}"),
+            error: libc::EPERM,
+        }
+    }
+
+    fn ours(what: &'static str, target: &str) -> Refusal {
+        Refusal {
+            what,
+            target: target.into(),
+            rule: RULE.to_owned(),
+            error: libc::EPERM,
+        }
+    }
+}
+
+impl Bounds {
+    pub(super) fn is_confined(&self) -> bool {
+        self.confined.is_some()
+    }
+
+    pub(super) fn floor(&self) -> Option<&Floor> {
+        self.floor.as_ref()
+    }
+
+    pub(super) fn limits(&self) -> &[Limited] {
+        self.gauges.as_ref().map_or(&[], |gauges| &gauges.limits)
+    }
+
+    fn limit(&self, what: LimitKind) -> Option<Limited> {
+        let mut limits = self.limits().iter();
+        limits.find(|limited| limited.what == what).copied()
+    }
+
+    /// What the evidence says in short.
+    pub(super) fn hooks(&self) -> Vec<Hook> {
+        let mut hooks = Vec::new();
+        if let Some(floor) = &self.floor {
+            let parts = [
+                ("landlock_files", "fs."),
+                ("landlock_tcp", "net."),
+                ("landlock_scopes", "scope."),
+            ];
+            for (name, prefix) in parts {
+                let of_part = |rights: &[String]| {
+                    let found = rights.iter().filter(|right| right.starts_with(prefix));
+                    found.cloned().collect::<Vec<_>>()
+                };
+                let missing = of_part(&floor.not_handled);
+                let why_not = match (missing.is_empty(), of_part(&floor.handled).is_empty()) {
+                    (true, true) => Some("not asked for".to_owned()),
+                    (true, false) => None,
+                    (false, _) => Some(format!("this kernel lacks {}", missing.join(", "))),
+                };
+                hooks.push(hook(name, why_not));
+            }
+        }
+        let held = self.limits().iter();
+        let held = held.filter(|limited| limited.what != LimitKind::FileSize);
+        if held.count() > 0 {
+            hooks.push(hook("cgroup", self.no_cgroup.clone()));
+        }
+        hooks
+    }
+
+    /// Whether what the gate has allowed stays within the outer bound. The kernel would stop the caller there, but not
+    /// us.
+    pub(super) fn judge(&self, work: &Work) -> Decision {
+        let Some(confined) = &self.confined else {
+            return Decision::Allow;
+        };
+        let bound = &confined.bound;
+        let judged = match work {
+            Work::File(op, _) => bound.file(op),
+            Work::Watch(Pending::File(op)) => bound.file(op).or_else(|_| bound.file(&real(op))),
+            Work::Net(op, act) => bound.net(op, || socket::is_tcp(act.socket.as_fd())),
+            // What the kernel makes of ports is its own business.
+            Work::Watch(Pending::Net(ops)) => ops.iter().try_for_each(|op| bound.net(op, || false)),
+            // What such a name leads to is known when it is loaded.
+            Work::Watch(Pending::Exec(wanted)) if wanted.found.as_bytes().starts_with(PROC) => {
+                Ok(())
+            }
+            Work::Watch(Pending::Exec(wanted)) => {
+                let found = wanted.found.as_bytes();
+                bound.exec(found).or_else(|_| bound.exec(&real_path(found)))
+            }
+            Work::Watch(Pending::Chdir) => Ok(()),
+        };
+        decision(judged)
+    }
+
+    /// The same for a program that is already loaded.
+    pub(super) fn judge_exec(&self, executable: &OsText) -> Decision {
+        let confined = self.confined.as_ref();
+        decision(confined.map_or(Ok(()), |c| c.bound.exec(executable.as_bytes())))
+    }
+
+    /// Whether an act that could be done on behalf is better done by the kernel: it knows rights over processes that we
+    /// do not check, and limits that we do not have.
+    pub(super) fn leaves_to_kernel(&self, op: &FileOp, act: &Act) -> bool {
+        if let Act::Truncate { length, .. } = act {
+            let limit = self.limit(LimitKind::FileSize);
+            return limit.is_some_and(|limited| *length > limited.limit.cast_signed());
+        }
+        self.is_confined() && op.path.as_bytes().starts_with(PROC)
+    }
+}
+
+/// Where names lead to something else for each process.
+const PROC: &[u8] = b"/proc/";
+
+/// The path of a call that the kernel makes may be as the caller wrote it.
+fn real(op: &FileOp) -> FileOp {
+    let real = |path: &OsText| OsText::from(real_path(path.as_bytes()));
+    FileOp {
+        path: real(&op.path),
+        to: match op.op {
+            FileOpKind::Symlink => op.to.clone(),
+            _ => op.to.as_ref().map(real),
+        },
+        ..op.clone()
+    }
+}
+
+/// A path without symbolic links, as far as it exists.
+fn real_path(path: &[u8]) -> Vec<u8> {
+    let path = Path::new(OsStr::from_bytes(path));
+    let of_parent = || Some(path.parent()?.canonicalize().ok()?.join(path.file_name()?));
+    let real = path.canonicalize().ok().or_else(of_parent);
+    let real = real.unwrap_or_else(|| path.to_owned());
+    real.into_os_string().into_vec()
+}
+
+fn hook(name: &str, why_not: Option<String>) -> Hook {
+    Hook {
+        name: name.into(),
+        attached: why_not.is_none(),
+        why_not,
+    }
+}
+
+fn decision(judged: Result<(), Beyond>) -> Decision {
+    match judged {
+        Ok(()) => Decision::Allow,
+        Err(Beyond { rule, error }) => Decision::Deny {
+            error,
+            rule: rule.to_owned(),
+            place: None,
+        },
+    }
+}
+
+impl Observer {
+    /// Takes on the bounds of a command that is about to be loaded.
+    pub(super) fn bound(&mut self, prepared: &Prepared, launched: &Launched) {
+        let cgroup = launched.cgroup.as_ref().ok().cloned();
+        self.bounds = Bounds {
+            confined: prepared.confined.clone(),
+            floor: None,
+            no_cgroup: launched.cgroup.as_ref().err().cloned(),
+            gauges: Some(Gauges {
+                limits: prepared.limits.in_force(cgroup.as_deref(), true),
+                cgroup,
+                census: self.census.clone(),
+                ledger: Ledger::default(),
+            }),
+        };
+        let Some(confined) = &prepared.confined else {
+            return;
+        };
+        // From now on the run is what others are compared with, and we act with no more than it has.
+        if self.rights.is_some() {
+            self.rights = Rights::of(&launched.pid.to_string()).ok();
+        }
+        if caps::keep(caps::ORDINARY | caps::WATCHING).is_err() {
+            self.rights = None;
+        }
+        self.bounds.floor = Some(Floor {
+            capabilities: caps::names(capabilities_of(launched.pid)),
+            ..confined.floor.clone()
+        });
+    }
+
+    /// Begins to look at what the run uses.
+    pub(super) fn measure(&mut self) -> Option<Meter> {
+        let gauges = self.bounds.gauges.clone()?;
+        match Meter::start(gauges, Arc::clone(&self.mailbox)) {
+            Ok(meter) => Some(meter),
+            Err(error) => {
+                let why = format!("limits cannot be kept: {error}");
+                self.kill_all(Killed::ObserverFailed(why));
+                None
+            }
+        }
+    }
+
+    /// Everybody is dead. Somebody may have died of a limit that nobody has looked at since.
+    pub(super) fn last_look(&mut self) {
+        let Some(cgroup) = self.bounds.gauges.as_ref().and_then(|g| g.cgroup.clone()) else {
+            return;
+        };
+        let limited = self.bounds.limit(LimitKind::Memory);
+        if let (Some(limited), Some(measured)) = (limited, cgroup.out_of_memory()) {
+            self.past_limit(limited, measured);
+        }
+        cgroup.remove();
+    }
+
+    /// The run has used more than it may.
+    pub(super) fn past_limit(&mut self, limited: Limited, measured: u64) {
+        if self.killed.is_some() {
+            return;
+        }
+        let detail = format!(
+            "{}: {measured} used, {} allowed ({})",
+            limited.what.as_str(),
+            limited.limit,
+            limited.by.as_str()
+        );
+        self.kill_all(Killed::Limit { limited, measured });
+        let note = ObserverNote {
+            process: None,
+            note: Note::TreeKilled,
+            detail,
+        };
+        self.emit(Origin::Runtime, note.into());
+    }
+
+    /// A process was born, and has not run yet.
+    pub(super) fn count_births(&mut self) {
+        let alive = self.table.processes.len() as u64;
+        match self.bounds.limit(LimitKind::Processes) {
+            Some(limited) if limited.by == EnforcedBy::Observer && alive > limited.limit => {
+                self.past_limit(limited, alive);
+            }
+            _ => {}
+        }
+    }
+
+    /// A process has died, and what it used is remembered.
+    pub(super) fn settle_account(&self, process: &Process, usage: &Usage) {
+        if self
+            .bounds
+            .limit(LimitKind::Cpu)
+            .is_none_or(|l| l.by != EnforcedBy::Sampled)
+        {
+            return;
+        }
+        if let Some(gauges) = &self.bounds.gauges {
+            let parent = process.parent.map(|parent| parent.pid);
+            let parent = parent.filter(|pid| self.table.processes.contains_key(pid));
+            let used = usage.user + usage.system;
+            gauges.ledger.ended(process.id.pid, parent, used);
+        }
+    }
+
+    /// Whether a call is refused by what it is, before anybody is asked.
+    pub(super) fn forbids(&self, trapped: &Trapped, call: Call) -> Option<Refusal> {
+        match call {
+            Call::Typing => return Some(Refusal::ours("terminal", "input that nobody has typed")),
+            Call::Schedule(whose) if self.schedules_us(&trapped.caller, whose) => {
+                return Some(Refusal::ours("schedule", "the supervisor"));
+            }
+            _ => {}
+        }
+        let confined = self.bounds.confined.as_ref()?;
+        let arguments = &trapped.arguments;
+        let outside = |what, target: i64| {
+            let refused = self.is_outside(&trapped.caller, target);
+            refused.then(|| Refusal::confined(what, &format!("process {target}")))
+        };
+        match call {
+            Call::Mount { .. }
+            | Call::CopyTree { .. }
+            | Call::MountOption { .. }
+            | Call::DetachedMount { .. }
+            | Call::Chroot { .. } => Some(Refusal::confined("mount", mount_name(trapped.number))),
+            Call::Identity => {
+                let new = match trapped.number {
+                    libc::SYS_setns => true,
+                    libc::SYS_unshare => arguments[0] & (NAMESPACES | NEW_TIME) != 0,
+                    _ => false,
+                };
+                let name = match trapped.number {
+                    libc::SYS_setns => "setns",
+                    _ => "unshare",
+                };
+                new.then(|| Refusal::confined("namespace", name))
+            }
+            Call::NewNamespace if arguments[0] & NAMESPACES != 0 => {
+                Some(Refusal::confined("namespace", "clone"))
+            }
+            Call::Privileged { name } | Call::Confined { name } => Some(Refusal {
+                rule: format!("confined:{name}"),
+                ..Refusal::confined("call", name)
+            }),
+            Call::Socket {
+                domain,
+                kind,
+                protocol,
+            } => {
+                let Beyond { rule, error } = confined.bound.socket(domain, kind, protocol).err()?;
+                Some(Refusal {
+                    what: "net.socket",
+                    target: format!(
+                        "(family {domain}, type {}, protocol {protocol})",
+                        kind & 0xf
+                    )
+                    .into_bytes()
+                    .into(),
+                    rule: rule.to_owned(),
+                    error: error.0,
+                })
+            }
+            Call::SendTo { flags, .. }
+            | Call::SendMsg { flags, .. }
+            | Call::SendMmsg { flags, .. }
+                if flags & libc::MSG_FASTOPEN != 0 =>
+            {
+                Some(Refusal {
+                    error: libc::EOPNOTSUPP,
+                    ..Refusal::confined("fastopen", "a connection by its first message")
+                })
+            }
+            Call::Trace { request, target } if request != u64::from(libc::PTRACE_TRACEME) => {
+                outside("trace", target)
+            }
+            Call::ForeignMemory { target } => outside("trace", target),
+            Call::PidfdGetFd { pidfd } => {
+                outside("descriptor", protect::pidfd_target(&trapped.caller, pidfd)?)
+            }
+            Call::Signal { target, signal } if signal != 0 => outside("signal", target),
+            Call::SignalByFd { pidfd, signal, .. } if signal != 0 => {
+                outside("signal", protect::pidfd_target(&trapped.caller, pidfd)?)
+            }
+            Call::Limits { target } | Call::Schedule(Whose::Process(target)) => {
+                outside("schedule", target)
+            }
+            _ => None,
+        }
+    }
+
+    /// Answers a call that does not happen.
+    pub(super) fn refuse_by(&mut self, trapped: Trapped, refusal: Refusal) {
+        let Refusal {
+            what,
+            target,
+            rule,
+            error,
+        } = refusal;
+        self.deny(trapped.process, what, target, &rule, Errno(error));
+        self.reply(trapped, Reply::Fail(Errno(error)));
+    }
+
+    /// Whether the supervisor is among those whose share of the machine would change.
+    fn schedules_us(&self, caller: &Caller, whose: Whose) -> bool {
+        if !protect::numbers_ours(caller) {
+            return false;
+        }
+        let user_of = |pid: u32| {
+            let status =
+                cstring(format!("/proc/{pid}/status")).and_then(|path| fs::read_all(&path));
+            protect::users(&status.unwrap_or_default()).first().copied()
+        };
+        let own_user = user_of(std::process::id());
+        match whose {
+            Whose::Process(target) => protect::is_us(target),
+            Whose::Group(0) => sys::getpgid(caller.pid) == sys::getpgid(0),
+            Whose::Group(group) => sys::getpgid(0).is_ok_and(|own| i64::from(own) == group),
+            Whose::User(0) => user_of(caller.pid) == own_user,
+            Whose::User(user) => own_user.is_some_and(|own| i64::from(own) == user),
+        }
+    }
+
+    /// Whether a number names a living process that is not of the run.
+    fn is_outside(&self, caller: &Caller, target: i64) -> bool {
+        if target <= 0 || !protect::numbers_ours(caller) {
+            return false;
+        }
+        let pid = target as u32;
+        if self.table.tasks.contains_key(&pid) || protect::is_us(target) {
+            return false;
+        }
+        let status = cstring(format!("/proc/{pid}/status")).and_then(|path| fs::read_all(&path));
+        let Ok(status) = status else {
+            return false;
+        };
+        // A child that is dead for us may still be waited for by its parent.
+        let known = |name| {
+            let number = status_line(&status, name).and_then(|text| str::from_utf8(text).ok());
+            let number = number.and_then(|text| text.parse().ok());
+            number.is_some_and(|pid: u32| self.table.processes.contains_key(&pid))
+        };
+        !known("Tgid") && !known("PPid")
+    }
+}
+
+fn mount_name(number: i64) -> &'static str {
+    match number {
+        libc::SYS_umount2 => "umount2",
+        libc::SYS_move_mount => "move_mount",
+        libc::SYS_fsopen => "fsopen",
+        libc::SYS_fsmount => "fsmount",
+        libc::SYS_fspick => "fspick",
+        libc::SYS_fsconfig => "fsconfig",
+        libc::SYS_mount_setattr => "mount_setattr",
+        libc::SYS_open_tree => "open_tree",
+        libc::SYS_pivot_root => "pivot_root",
+        libc::SYS_chroot => "chroot",
+        libc::SYS_mount => "mount",
+        _ => "open_tree_attr",
+    }
+}
+
+/// What a process has or, being root, gets back when it loads a program.
+fn capabilities_of(pid: u32) -> u64 {
+    let status = cstring(format!("/proc/{pid}/status")).and_then(|path| fs::read_all(&path));
+    let status = status.unwrap_or_default();
+    let set = |name| {
+        let text = status_line(&status, name).and_then(|text| str::from_utf8(text).ok());
+        text.and_then(|text| u64::from_str_radix(text, 16).ok())
+            .unwrap_or(0)
+    };
+    let root = protect::users(&status).first() == Some(&0);
+    set("CapPrm") | if root { set("CapBnd") } else { 0 }
+}

@@ -1,0 +1,114 @@
+//! Which policies hold here: where the files are, and what their variables stand for.
+
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use invigil_policy::{Layer, Places, Source, profile};
+
+use crate::error::CliError;
+
+/// Where the policy of a project is, below its directory.
+const PROJECT: &str = ".invigil/policy.toml";
+
+/// The files that hold in a workspace, in the order in which they stack: the profile, the user's own file, that of the
+/// project, those that were named. The user's and the project's need not be there.
+pub(crate) fn gather(
+    base: Option<&str>,
+    named: &[PathBuf],
+    places: &Places,
+) -> Result<Vec<Source>, CliError> {
+    let mut sources = Vec::new();
+    if let Some(name) = base {
+        let source = profile(name).ok_or_else(|| CliError::NoProfile(name.to_owned()))?;
+        sources.push(source);
+    }
+    let optional = [
+        (users_own(places), Layer::User),
+        (places.workspace.join(PROJECT), Layer::Project),
+    ];
+    for (path, layer) in optional {
+        match read(&path, layer) {
+            Err(CliError::PolicyFile { source, .. })
+                if source.kind() == std::io::ErrorKind::NotFound => {}
+            source => sources.push(source?),
+        }
+    }
+    for path in named {
+        sources.push(read(path, Layer::CommandLine)?);
+    }
+    Ok(sources)
+}
+
+/// Where the user's own policy is.
+pub(crate) fn users_own(places: &Places) -> PathBuf {
+    let xdg = env::var_os("XDG_CONFIG_HOME").map(PathBuf::from);
+    let config = xdg.filter(|path| path.is_absolute());
+    let config = config.unwrap_or_else(|| places.home.join(".config"));
+    config.join("invigil/policy.toml")
+}
+
+/// The same files, where the user's own has this text.
+pub(crate) fn with_own(sources: &[Source], own: &Path, text: &str) -> Vec<Source> {
+    let user = Source {
+        name: own.display().to_string(),
+        text: text.to_owned(),
+        layer: Layer::User,
+    };
+    let mut stack: Vec<Source> = sources.to_vec();
+    stack.retain(|source| source.layer != Layer::User);
+    let below = stack
+        .iter()
+        .take_while(|source| source.layer == Layer::Builtin);
+    let at = below.count();
+    stack.insert(at, user);
+    stack
+}
+
+/// A policy file.
+pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, CliError> {
+    let text = fs::read_to_string(path).map_err(|source| CliError::PolicyFile {
+        path: path.to_owned(),
+        source,
+    })?;
+    Ok(Source {
+        name: path.display().to_string(),
+        text,
+        layer,
+    })
+}
+
+/// What the variables stand for when something runs in this directory.
+pub(crate) fn places(workspace: &Path) -> Places {
+    let variable = |name| {
+        env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let path = env::var_os("PATH").unwrap_or_default();
+    Places {
+        home: resolve(&variable("HOME").unwrap_or_else(|| "/".into())),
+        workspace: resolve(workspace),
+        tmp: resolve(&variable("TMPDIR").unwrap_or_else(|| "/tmp".into())),
+        path: env::split_paths(&path)
+            .filter(|path| path.is_absolute())
+            .map(|path| resolve(&path))
+            .collect(),
+    }
+}
+
+/// A path with all links followed, as far as it is there.
+pub(crate) fn resolve(path: &Path) -> PathBuf {
+    let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    for ancestor in path.ancestors() {
+        if let Ok(real) = fs::canonicalize(ancestor) {
+            let rest = path.strip_prefix(ancestor).unwrap_or(Path::new(""));
+            return if rest.as_os_str().is_empty() {
+                real
+            } else {
+                real.join(rest)
+            };
+        }
+    }
+    path
+}
