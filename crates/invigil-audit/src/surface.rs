@@ -55,6 +55,9 @@ pub struct EndpointEntry {
     /// `ip:port`, `[v6]:port`, `unix:path`, `unix:@name`, `netlink`, `family-N:hex`. A port that the kernel chose is
     /// `{ephemeral}`.
     pub endpoint: OsText,
+    /// The names that it was found under, where they are known.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub hosts: BTreeSet<String>,
     /// What was tried with it, and how that ended at best.
     pub operations: BTreeMap<NetOpKind, Outcome>,
 }
@@ -113,13 +116,20 @@ struct Exec {
     outcome: Outcome,
 }
 
+/// What was done with an address.
+#[derive(Debug, Clone, Default)]
+struct Used {
+    hosts: BTreeSet<String>,
+    operations: BTreeMap<NetOpKind, Outcome>,
+}
+
 /// Folds facts into a [`SurfaceDoc`].
 #[derive(Debug, Clone, Default)]
 pub struct Surface {
     run: Option<RunId>,
     ports: Ports,
     paths: BTreeMap<OsText, BTreeMap<Access, Outcome>>,
-    addresses: BTreeMap<Address, BTreeMap<NetOpKind, Outcome>>,
+    addresses: BTreeMap<Address, Used>,
     execs: BTreeMap<OsText, Exec>,
     tools: BTreeMap<String, BTreeSet<Reporter>>,
     decisions: BTreeSet<String>,
@@ -147,8 +157,9 @@ impl Surface {
     fn net(&mut self, op: &NetOp) {
         self.ports.take(op);
         let address = stable_address(op, self.run.as_ref());
-        let operations = self.addresses.entry(address).or_default();
-        note_best(operations, op.op, op.result.into());
+        let used = self.addresses.entry(address).or_default();
+        note_best(&mut used.operations, op.op, op.result.into());
+        used.hosts.extend(op.host.clone());
     }
 
     fn exec(&mut self, exec: &ProcessExec) {
@@ -185,12 +196,14 @@ impl Surface {
         });
     }
 
-    fn endpoints(&self) -> BTreeMap<OsText, BTreeMap<NetOpKind, Outcome>> {
-        let mut endpoints: BTreeMap<OsText, BTreeMap<NetOpKind, Outcome>> = BTreeMap::new();
-        for (address, operations) in &self.addresses {
-            for (&operation, &outcome) in operations {
+    fn endpoints(&self) -> BTreeMap<OsText, Used> {
+        let mut endpoints: BTreeMap<OsText, Used> = BTreeMap::new();
+        for (address, used) in &self.addresses {
+            for (&operation, &outcome) in &used.operations {
                 if let Some(name) = self.ports.endpoint(operation, address) {
-                    note_best(endpoints.entry(name).or_default(), operation, outcome);
+                    let endpoint = endpoints.entry(name).or_default();
+                    note_best(&mut endpoint.operations, operation, outcome);
+                    endpoint.hosts.extend(used.hosts.iter().cloned());
                 }
             }
         }
@@ -245,9 +258,10 @@ impl View for Surface {
             schema: SurfaceDoc::SCHEMA.to_owned(),
             filesystem_paths: paths.collect(),
             network_endpoints: endpoints
-                .map(|(endpoint, operations)| EndpointEntry {
+                .map(|(endpoint, used)| EndpointEntry {
                     endpoint,
-                    operations,
+                    hosts: used.hosts,
+                    operations: used.operations,
                 })
                 .collect(),
             process_execs: execs.collect(),

@@ -1,26 +1,33 @@
 //! The SDK channel: a Unix socket on which the processes of a run report of themselves.
+//!
+//! What was sent is taken by whoever comes first: the thread that serves the channel, or the observer, which asks before
+//! it records a fact. So a line stands in the journal before everything that its sender did afterwards.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, Scope};
 use std::time::Duration;
 
 use invigil_schema::{Event, ProcessRef, RunId};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::io::ioctl_fionread;
 
 use crate::lines::Splitter;
 use crate::reports::SdkReader;
 
 /// How many may report at the same time.
 const MAX_CONNECTIONS: usize = 256;
-/// Between two looks at something that cannot be waited for.
+/// Before something is tried again that cannot be waited for.
 const BREATH: Duration = Duration::from_millis(5);
+
+/// In the place of a connection's number: somebody calls.
+const CALLER: u64 = u64::MAX;
 
 /// What the directories of sockets are called.
 const PREFIX: &str = "invigil-";
@@ -31,10 +38,29 @@ pub(crate) struct Channel {
     /// Says that we live.
     _lock: File,
     listener: UnixListener,
+    /// Tells who calls, and who has sent something.
+    ready: OwnedFd,
     /// Closing the second end wakes whoever waits at the first.
     stop: (UnixStream, UnixStream),
     stopped: AtomicBool,
-    open: Mutex<BTreeMap<u64, UnixStream>>,
+    /// How many connections there are, for a look that costs nothing.
+    count: AtomicUsize,
+    open: Mutex<Open>,
+}
+
+/// The connections that are open.
+#[derive(Default)]
+struct Open {
+    connections: BTreeMap<u64, Connection>,
+    next: u64,
+    /// Callers wait until somebody has finished.
+    full: bool,
+}
+
+struct Connection {
+    stream: UnixStream,
+    splitter: Splitter,
+    reader: SdkReader,
 }
 
 /// Whom a connection comes from.
@@ -43,6 +69,16 @@ pub(crate) enum Peer {
     Member(Option<ProcessRef>),
     /// Somebody else.
     Stranger,
+}
+
+/// Who takes what is said on a channel.
+pub(crate) trait Hearer {
+    /// Which run it must be about.
+    fn run_id(&self) -> &RunId;
+    /// Who calls.
+    fn who(&self, pid: u32) -> Peer;
+    /// Takes one report.
+    fn hear(&self, event: Event);
 }
 
 impl Channel {
@@ -62,15 +98,20 @@ impl Channel {
             listener.set_nonblocking(true)?;
             let lock = File::create_new(owner(&directory))?;
             lock.lock()?;
-            Ok((listener, UnixStream::pair()?, lock))
+            let ready = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+            let data = epoll::EventData::new_u64(CALLER);
+            epoll::add(&ready, &listener, data, epoll::EventFlags::IN)?;
+            Ok((listener, ready, UnixStream::pair()?, lock))
         });
         match bound {
-            Ok((listener, stop, lock)) => Ok(Channel {
+            Ok((listener, ready, stop, lock)) => Ok(Channel {
                 directory,
                 _lock: lock,
                 listener,
+                ready,
                 stop,
                 stopped: AtomicBool::new(false),
+                count: AtomicUsize::new(0),
                 open: Mutex::default(),
             }),
             Err(error) => {
@@ -85,50 +126,26 @@ impl Channel {
         socket(&self.directory)
     }
 
-    /// Accepts connections until [`Channel::stop`]; each is read on a thread of its own.
-    pub(crate) fn serve<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        run_id: &RunId,
-        who: &'scope (dyn Fn(u32) -> Peer + Sync),
-        record: &'scope (dyn Fn(Event) + Sync),
-    ) {
-        let mut connection = 0;
+    /// Takes what is sent until [`Channel::stop`].
+    pub(crate) fn serve(&self, hearer: &dyn Hearer) {
         loop {
-            // Asked before accepting: whoever connected before the stop is still served.
+            // Asked before looking: what was sent before the stop is still taken.
             let stopped = self.wait();
-            loop {
-                if !stopped && self.connections().len() >= MAX_CONNECTIONS {
-                    // Who comes now waits until somebody has finished: nothing is turned away.
-                    std::thread::sleep(BREATH);
-                    break;
-                }
-                match self.listener.accept() {
-                    Ok((stream, _)) => {
-                        self.take(scope, connection, stream, run_id, who, record);
-                        connection += 1;
-                    }
-                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                    Err(error) => {
-                        if error.kind() != io::ErrorKind::WouldBlock {
-                            // Out of descriptors, most likely; the connection waits meanwhile.
-                            std::thread::sleep(BREATH);
-                        }
-                        break;
-                    }
-                }
-            }
+            let done = self.catch_up(hearer);
             if stopped {
-                return self.hang_up();
+                return self.hang_up(hearer);
+            }
+            if !done {
+                std::thread::sleep(BREATH);
             }
         }
     }
 
-    /// Waits for a connection or for the stop; whether it was the stop.
+    /// Waits for something to take or for the stop; whether it was the stop.
     fn wait(&self) -> bool {
-        let (listener, stop) = (&self.listener, &self.stop.0);
+        let (ready, stop) = (&self.ready, &self.stop.0);
         let mut events = [
-            PollFd::new(listener, PollFlags::IN),
+            PollFd::new(ready, PollFlags::IN),
             PollFd::new(stop, PollFlags::IN),
         ];
         // An interruption is looked at like everything else. If even waiting is impossible, one looks again and again.
@@ -138,37 +155,105 @@ impl Channel {
         self.stopped.load(Ordering::SeqCst)
     }
 
-    fn take<'scope>(
-        &'scope self,
-        scope: &'scope Scope<'scope, '_>,
-        connection: u64,
-        stream: UnixStream,
-        run_id: &RunId,
-        who: &'scope (dyn Fn(u32) -> Peer + Sync),
-        record: &'scope (dyn Fn(Event) + Sync),
-    ) {
+    /// Whether somebody may have sent something that was not taken yet. Whoever has called since the last look is not
+    /// counted.
+    pub(crate) fn is_open(&self) -> bool {
+        self.count.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes everything that has been sent up to now, and no more: nobody can hold the observer up by sending on and
+    /// on. False if a caller could not be taken on, and will have to wait.
+    pub(crate) fn catch_up(&self, hearer: &dyn Hearer) -> bool {
+        let mut open = self.connections();
+        let nothing = epoll::Event {
+            flags: epoll::EventFlags::empty(),
+            data: epoll::EventData::new_u64(0),
+        };
+        let mut events = [nothing; MAX_CONNECTIONS + 1];
+        let now = Timespec::default();
+        let ready = epoll::wait(&self.ready, &mut events[..], Some(&now)).unwrap_or(0);
+        let mut done = true;
+        for event in &events[..ready] {
+            let data = event.data;
+            match data.u64() {
+                CALLER => done &= self.accept(&mut open, hearer),
+                connection => self.read(&mut open, connection, hearer),
+            }
+        }
+        done
+    }
+
+    /// Takes on everybody who calls, and what they have sent already.
+    fn accept(&self, open: &mut Open, hearer: &dyn Hearer) -> bool {
+        loop {
+            if open.connections.len() >= MAX_CONNECTIONS {
+                // Who comes now waits until somebody has finished: nothing is turned away.
+                open.full = true;
+                return self.listen(epoll::EventFlags::empty());
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    let connection = open.next;
+                    open.next += 1;
+                    self.take_on(open, connection, stream, hearer);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // Otherwise we are out of descriptors, most likely.
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    /// Whether callers are told of.
+    fn listen(&self, flags: epoll::EventFlags) -> bool {
+        let data = epoll::EventData::new_u64(CALLER);
+        epoll::modify(&self.ready, &self.listener, data, flags).is_ok()
+    }
+
+    fn take_on(&self, open: &mut Open, connection: u64, stream: UnixStream, hearer: &dyn Hearer) {
         let Ok(peer) = rustix::net::sockopt::socket_peercred(&stream) else {
             return;
         };
         let pid = peer.pid.as_raw_nonzero().get() as u32;
-        let process = match who(pid) {
+        let process = match hearer.who(pid) {
             Peer::Member(process) => process,
-            Peer::Stranger => return record(SdkReader::foreign(connection, pid)),
+            Peer::Stranger => return hearer.hear(SdkReader::foreign(connection, pid)),
         };
-        let lost = |why: io::Error| record(SdkReader::lost(connection, process, &why));
-        match stream.try_clone() {
-            Ok(clone) => drop(self.connections().insert(connection, clone)),
-            Err(why) => return lost(why),
+        let watched = stream.set_nonblocking(true).and_then(|()| {
+            let data = epoll::EventData::new_u64(connection);
+            Ok(epoll::add(
+                &self.ready,
+                &stream,
+                data,
+                epoll::EventFlags::IN,
+            )?)
+        });
+        if let Err(why) = watched {
+            return hearer.hear(SdkReader::lost(connection, process, &why));
         }
-        let reader = SdkReader::new(run_id.clone(), Some(connection), process);
-        let body = move || {
-            listen(stream, reader, record);
-            self.connections().remove(&connection);
+        let new = Connection {
+            stream,
+            splitter: Splitter::default(),
+            reader: SdkReader::new(hearer.run_id().clone(), Some(connection), process),
         };
-        let thread = Builder::new().name("sdk".into());
-        if let Err(why) = thread.spawn_scoped(scope, body) {
-            self.connections().remove(&connection);
-            lost(why);
+        open.connections.insert(connection, new);
+        self.count.store(open.connections.len(), Ordering::Release);
+        self.read(open, connection, hearer);
+    }
+
+    /// Takes what a connection has sent, and lets go of it at its end.
+    fn read(&self, open: &mut Open, connection: u64, hearer: &dyn Hearer) {
+        let Some(known) = open.connections.get_mut(&connection) else {
+            return;
+        };
+        if known.read(hearer) {
+            return;
+        }
+        known.finish(hearer);
+        open.connections.remove(&connection);
+        self.count.store(open.connections.len(), Ordering::Release);
+        if std::mem::take(&mut open.full) {
+            self.listen(epoll::EventFlags::IN);
         }
     }
 
@@ -179,15 +264,58 @@ impl Channel {
         drop(self.stop.1.shutdown(std::net::Shutdown::Both));
     }
 
-    /// What is in the buffer of a connection is still read.
-    fn hang_up(&self) {
-        for stream in self.connections().values() {
-            drop(stream.shutdown(std::net::Shutdown::Read));
+    /// Takes what is left of everybody, those included who could not be taken on before.
+    fn hang_up(&self, hearer: &dyn Hearer) {
+        loop {
+            self.catch_up(hearer);
+            let mut open = self.connections();
+            if open.connections.is_empty() {
+                return;
+            }
+            for connection in open.connections.values_mut() {
+                connection.finish(hearer);
+            }
+            open.connections.clear();
+            self.count.store(0, Ordering::Release);
+            if std::mem::take(&mut open.full) {
+                self.listen(epoll::EventFlags::IN);
+            }
         }
     }
 
-    fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, UnixStream>> {
+    fn connections(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Takes what was sent up to now. False at the end.
+    fn read(&mut self, hearer: &dyn Hearer) -> bool {
+        let mut chunk = [0; 16 * 1024];
+        let mut left = ioctl_fionread(&self.stream).unwrap_or(0);
+        loop {
+            // With nothing there, a look at whether it is the end.
+            let size = usize::try_from(left).map_or(chunk.len(), |left| left.clamp(1, chunk.len()));
+            match self.stream.read(&mut chunk[..size]) {
+                Ok(0) => return false,
+                Ok(read) => {
+                    let reader = &mut self.reader;
+                    self.splitter
+                        .feed(&chunk[..read], |line| hearer.hear(reader.read(&line)));
+                    left = left.saturating_sub(read as u64);
+                    if left == 0 {
+                        return true;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn finish(&mut self, hearer: &dyn Hearer) {
+        let reader = &mut self.reader;
+        self.splitter.finish(|line| hearer.hear(reader.read(&line)));
     }
 }
 
@@ -199,20 +327,6 @@ impl Drop for Channel {
 
 fn socket(directory: &Path) -> PathBuf {
     directory.join("events")
-}
-
-fn listen(mut stream: UnixStream, mut reader: SdkReader, record: &dyn Fn(Event)) {
-    let mut splitter = Splitter::default();
-    let mut chunk = vec![0; 16 * 1024];
-    loop {
-        match stream.read(&mut chunk) {
-            Ok(0) => break,
-            Ok(read) => splitter.feed(&chunk[..read], |line| record(reader.read(&line))),
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
-        }
-    }
-    splitter.finish(|line| record(reader.read(&line)));
 }
 
 /// Removes directories whose supervisor was killed: nobody holds their lock any more.
@@ -240,4 +354,100 @@ fn sweep(base: &Path) {
 /// Locked for as long as the supervisor lives.
 fn owner(directory: &Path) -> PathBuf {
     directory.join("owner")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use invigil_schema::SDK_SCHEMA;
+    use std::io::Write as _;
+
+    struct Ear {
+        run_id: RunId,
+        heard: Mutex<Vec<Event>>,
+    }
+
+    impl Ear {
+        fn new() -> Ear {
+            Ear {
+                run_id: RunId::new("r").unwrap(),
+                heard: Mutex::default(),
+            }
+        }
+
+        /// How many reports were accepted, and how many were not.
+        fn count(&self) -> (usize, usize) {
+            let heard = self.heard.lock().unwrap();
+            let good = |event: &&Event| matches!(event, Event::SdkEvent(_));
+            let good = heard.iter().filter(good).count();
+            (good, heard.len() - good)
+        }
+    }
+
+    impl Hearer for Ear {
+        fn run_id(&self) -> &RunId {
+            &self.run_id
+        }
+        fn who(&self, _: u32) -> Peer {
+            Peer::Member(None)
+        }
+        fn hear(&self, event: Event) {
+            self.heard.lock().unwrap().push(event);
+        }
+    }
+
+    fn line(seq: u64) -> String {
+        format!(
+            r#"{{"schema":"{SDK_SCHEMA}","run_id":"r","seq":{seq},"event_type":"message","source":"t"}}"#
+        )
+    }
+
+    #[test]
+    fn what_was_sent_is_there_after_a_look() {
+        let directory = tempfile::tempdir().unwrap();
+        let (channel, ear) = (Channel::open(directory.path()).unwrap(), Ear::new());
+        assert!(!channel.is_open());
+        let mut one = UnixStream::connect(channel.path()).unwrap();
+        writeln!(one, "{}", line(0)).unwrap();
+        assert!(channel.catch_up(&ear) && channel.is_open());
+        assert_eq!(ear.count(), (1, 0), "with the connection itself");
+        write!(one, "{}", line(1)).unwrap();
+        channel.catch_up(&ear);
+        assert_eq!(ear.count(), (1, 0), "the line is not over");
+        write!(one, "\n{}\nbad\n{}", line(2), line(3)).unwrap();
+        channel.catch_up(&ear);
+        assert_eq!(ear.count(), (3, 1));
+        drop(one);
+        channel.catch_up(&ear);
+        assert_eq!(ear.count(), (4, 1), "the last line needs no end");
+        assert!(!channel.is_open());
+    }
+
+    #[test]
+    fn nobody_is_turned_away_however_many_there_are() {
+        const MANY: usize = 2 * MAX_CONNECTIONS + 40;
+        let directory = tempfile::tempdir().unwrap();
+        let (channel, ear) = (Channel::open(directory.path()).unwrap(), Ear::new());
+        let (first, path) = (MAX_CONNECTIONS + 20, channel.path());
+        let call = || {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            write!(stream, "{}", line(0)).unwrap();
+            stream
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..100 {
+                    channel.catch_up(&ear);
+                }
+            });
+            let server = scope.spawn(|| channel.serve(&ear));
+            let stay: Vec<UnixStream> = (0..first).map(|_| call()).collect();
+            drop(stay);
+            let stay: Vec<UnixStream> = (first..MANY).map(|_| call()).collect();
+            channel.stop();
+            server.join().unwrap();
+            drop(stay);
+        });
+        assert_eq!(ear.count(), (MANY, 0));
+    }
 }

@@ -6,6 +6,8 @@ use invigil_sandbox::{Decision, Line};
 use invigil_schema::StopReason;
 use rustix::process::Signal;
 
+use crate::approvals::Desk;
+
 /// Steers one run. Clones steer the same run; what comes before it has started is kept until then.
 #[derive(Clone, Default)]
 pub struct Control(Arc<Mutex<State>>);
@@ -18,6 +20,7 @@ struct State {
     /// The run is over, and somebody wants the rest to be, too.
     impatient: bool,
     over: bool,
+    desk: Option<Desk>,
 }
 
 enum Order {
@@ -35,6 +38,26 @@ impl Control {
     /// Sends a signal to every process of the run.
     pub fn signal(&self, signal: i32) {
         self.order(Order::Signal(signal));
+        if [Signal::INT, Signal::TERM, Signal::HUP, Signal::QUIT]
+            .map(Signal::as_raw)
+            .contains(&signal)
+        {
+            self.interrupted();
+        }
+    }
+
+    /// The run was sent a signal that ends programs. Who waits for an answer would not feel it: questions are withdrawn.
+    pub fn interrupted(&self) {
+        // Whoever closes a question comes back here with the answer.
+        let desk = self.state().desk.clone();
+        if let Some(desk) = desk {
+            desk.interrupt();
+        }
+    }
+
+    /// Where the questions of the run are; None when it is over.
+    pub(crate) fn ask_at(&self, desk: Option<Desk>) {
+        self.state().desk = desk;
     }
 
     /// Kills every process of the run.
@@ -50,7 +73,7 @@ impl Control {
     /// Asks every process of the run to end.
     pub(crate) fn terminate(&self, reason: StopReason, why: &str) {
         self.stop(reason, why);
-        self.order(Order::Signal(Signal::TERM.as_raw()));
+        self.signal(Signal::TERM.as_raw());
     }
 
     /// Ends the run at once.

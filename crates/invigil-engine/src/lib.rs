@@ -10,6 +10,7 @@ mod output;
 mod processes;
 mod record;
 pub mod redact;
+mod reported;
 mod reports;
 mod run;
 mod spec;

@@ -11,6 +11,7 @@ use crate::control::Control;
 use crate::guard::Guard;
 use crate::processes::Processes;
 use crate::redact::Redactor;
+use crate::reported::Reported;
 use crate::written::Written;
 
 /// Records what is seen, said and decided in one run.
@@ -91,26 +92,30 @@ fn closed() -> Error {
     Error::Poisoned("it was closed".to_owned())
 }
 
-/// The kernel's facts, the desk that must know who is dead, and the guard that must know what it has to work with.
+/// The kernel's facts, each behind what was reported before it; the desk must know who is dead, and the guard what it
+/// has to work with.
 pub(crate) struct Facts {
     pub(crate) recorder: Arc<Recorder>,
+    pub(crate) reported: Reported,
     pub(crate) desk: Desk,
     pub(crate) guard: Option<Arc<Guard>>,
 }
 
 impl Sink for Facts {
     fn fact(&mut self, origin: Origin, event: Event) -> Result<(), SinkError> {
-        self.recorder.processes.take(&event);
-        self.recorder
+        let recorder = &self.recorder;
+        self.reported.before(&event);
+        recorder.processes.take(&event);
+        recorder
             .written
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .take(&event);
-        self.recorder.record(origin, &event)?;
+        recorder.record(origin, &event)?;
         self.desk.fact(&event);
         if let (Event::ObserverStarted(started), Some(guard)) = (&event, &self.guard) {
             let enforced = guard.enforced(started);
-            self.recorder.record(Origin::Runtime, &enforced.into())?;
+            recorder.record(Origin::Runtime, &enforced.into())?;
         }
         Ok(())
     }

@@ -4,26 +4,27 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use invigil_journal::{
     Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError,
 };
+use invigil_policy::Budget;
 use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, launch};
 use invigil_schema::{
     Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted,
-    SDK_SCHEMA, SdkEventType, SpawnFailure, StopReason, Tier,
+    SDK_SCHEMA, SpawnFailure, StopReason, Tier,
 };
 
 use crate::approvals::Desk;
-use crate::channel::{Channel, Peer};
+use crate::channel::Channel;
 use crate::control::Control;
 use crate::guard::{Guard, KeepError};
 use crate::output::Relay;
 use crate::record::{Facts, Recorder};
 use crate::redact::Redactor;
+use crate::reported::{Calls, Reported};
 use crate::spec::{EVENTS, EVENTS_SCHEMA, RUN_ID, RunSpec, SpecError};
 use crate::watchdog::{Reports, Time, Watchdog};
 
@@ -149,6 +150,7 @@ impl Engine {
         let reports = Reports::new(events, decisions, &run_id, self.store.home())
             .map_err(|(path, source)| RunError::Reports { path, source })?;
         let channel = Channel::open(&self.runtime_dir).map_err(RunError::Channel)?;
+        let channel = Arc::new(channel);
         let clock = Arc::clone(&self.clock);
         let created = self
             .store
@@ -183,7 +185,10 @@ impl Engine {
             guard,
             env,
         };
-        let (end, tier, mut warnings) = desk.during(|| watch.run())?;
+        control.ask_at(Some(desk.clone()));
+        let watched = desk.during(|| watch.run());
+        control.ask_at(None);
+        let (end, tier, mut warnings) = watched?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
             return Err(RunError::Record { run_id, why });
@@ -233,7 +238,7 @@ struct Watch<'a> {
     spec: &'a RunSpec,
     run_id: &'a RunId,
     recorder: &'a Arc<Recorder>,
-    channel: &'a Channel,
+    channel: &'a Arc<Channel>,
     control: &'a Control,
     reports: Mutex<Reports>,
     desk: &'a Desk,
@@ -254,16 +259,20 @@ impl Watch<'_> {
         let least = self.guard.as_ref().map(|guard| guard.least_tier());
         let tiers = tiers(self.spec, least);
         for (at, &tier) in tiers.iter().enumerate() {
-            let budget = self.guard.as_ref().and_then(|guard| guard.budget().output);
-            let most = [self.spec.max_output, budget].into_iter().flatten().min();
-            let relay = Relay::new(self.spec, most, self.control).map_err(RunError::Channel)?;
+            let budget = self.budget();
+            let most = [self.spec.max_output, budget.output].into_iter().flatten();
+            let relay = Relay::new(self.spec, most.min(), self.control);
+            let relay = relay.map_err(RunError::Channel)?;
             if tier == Tier::ContractOnly {
                 self.desk
                     .ask_nobody("in the tier contract_only a run could answer its own questions");
             }
+            let calls = Calls::new(budget.tool_calls, self.control);
+            let reported = Reported::new(self.run_id, tier, self.channel, self.recorder, calls);
             let launch_spec = self.launch_spec(tier, &relay);
             let facts = Facts {
                 recorder: Arc::clone(self.recorder),
+                reported: reported.clone(),
                 desk: self.desk.clone(),
                 guard: self.guard.clone(),
             };
@@ -277,7 +286,7 @@ impl Watch<'_> {
             };
             match launched {
                 Ok(handle) => {
-                    let end = self.attend(Arc::new(handle), tier, relay)?;
+                    let end = self.attend(Arc::new(handle), &reported, relay)?;
                     return Ok((end, tier));
                 }
                 Err(error @ LaunchError::Tier { .. }) if at + 1 < tiers.len() => {
@@ -306,6 +315,12 @@ impl Watch<'_> {
             }
         }
         Err(RunError::Tier("no tier is left to try".to_owned()))
+    }
+
+    /// How much the run may use; nothing is limited without a policy.
+    fn budget(&self) -> Budget {
+        let guard = self.guard.as_ref();
+        guard.map(|guard| *guard.budget()).unwrap_or_default()
     }
 
     fn launch_spec(&self, tier: Tier, relay: &Relay) -> LaunchSpec {
@@ -355,34 +370,22 @@ impl Watch<'_> {
     }
 
     /// Stays with a run that has started until its last process is dead.
-    fn attend(&self, handle: Arc<Handle>, tier: Tier, relay: Relay) -> Result<End, RunError> {
+    fn attend(
+        &self,
+        handle: Arc<Handle>,
+        reported: &Reported,
+        relay: Relay,
+    ) -> Result<End, RunError> {
         self.control.attach(handle.line());
-        let recorder = self.recorder;
-        // Without the kernel's facts nobody knows who belongs to the run.
-        let who = |pid: u32| match recorder.processes.find(pid) {
-            _ if tier == Tier::ContractOnly => Peer::Member(None),
-            None => Peer::Stranger,
-            member => Peer::Member(member),
-        };
-        let budget = self
-            .guard
-            .as_ref()
-            .map(|guard| *guard.budget())
-            .unwrap_or_default();
-        let calls = AtomicU64::new(0);
-        let said = |event: Event| {
-            recorder.try_record(Origin::Sdk, &event);
-            self.count_call(&event, &calls, budget.tool_calls);
-        };
         let watchdog = Watchdog::new(
-            Time::of(self.spec.timeout, budget.wall),
+            Time::of(self.spec.timeout, self.budget().wall),
             &self.reports,
             &handle,
-            recorder,
+            self.recorder,
             self.control,
         );
         let outcome = thread::scope(|scope| {
-            scope.spawn(|| self.channel.serve(scope, self.run_id, &who, &said));
+            scope.spawn(|| reported.serve());
             scope.spawn(|| watchdog.watch());
             let outcome = handle.wait(None);
             relay.finish();
@@ -433,20 +436,6 @@ impl Watch<'_> {
             stopped: reason,
             why,
         }))
-    }
-
-    /// The agent's framework says that it calls a tool; not more often than it may.
-    fn count_call(&self, event: &Event, calls: &AtomicU64, most: Option<u64>) {
-        let is_call = matches!(
-            event,
-            Event::SdkEvent(event) if event.event_type == SdkEventType::ToolCallStarted
-        );
-        if let (true, Some(most)) = (is_call, most)
-            && calls.fetch_add(1, Ordering::Relaxed) >= most
-        {
-            let why = format!("it called more than {most} tools");
-            self.control.end(StopReason::Budget, &why);
-        }
     }
 }
 

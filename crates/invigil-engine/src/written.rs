@@ -112,6 +112,13 @@ impl Limits<'_> {
         match () {
             () if size > MAX_FILE => Some("not hashed: it is larger than 1 GiB"),
             () if size > self.bytes => Some("not hashed: 8 GiB were hashed before it"),
+            () => self.over(),
+        }
+    }
+
+    /// Why nothing is hashed any more.
+    fn over(&self) -> Option<&'static str> {
+        match () {
             () if Instant::now() > self.until => Some("not hashed: the time for it was over"),
             () if (self.impatient)() => Some("not hashed: it was interrupted"),
             () => None,
@@ -131,27 +138,30 @@ fn look(path: OsText, limits: &mut Limits<'_>) -> Option<FileFinal> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(gone("it is gone")),
         Err(error) => return Some(gone(&error.to_string())),
     };
-    match file.metadata() {
+    let size = match file.metadata() {
         Ok(metadata) if metadata.is_dir() => return None,
         Ok(metadata) if !metadata.is_file() => return Some(gone("it is not a plain file")),
-        Ok(metadata) => {
-            if let Some(why) = limits.refuse(metadata.len()) {
-                let size = Some(metadata.len());
-                return Some(FileFinal { size, ..gone(why) });
-            }
-            limits.bytes -= metadata.len();
-        }
+        Ok(metadata) => metadata.len(),
         Err(error) => return Some(gone(&error.to_string())),
+    };
+    let unhashed = |why: &str| FileFinal {
+        size: Some(size),
+        ..gone(why)
+    };
+    if let Some(why) = limits.refuse(size) {
+        return Some(unhashed(why));
     }
-    match hash(file) {
-        Ok((size, sha256)) => Some(FileFinal {
+    limits.bytes -= size;
+    Some(match hash(file, limits) {
+        Ok(Hashed::Whole(size, sha256)) => FileFinal {
             path,
             size: Some(size),
             sha256: Some(sha256),
             why_not: None,
-        }),
-        Err(error) => Some(gone(&error.to_string())),
-    }
+        },
+        Ok(Hashed::GivenUp(why)) => unhashed(why),
+        Err(error) => gone(&error.to_string()),
+    })
 }
 
 /// Not through a link in its place, and without waiting for the other end of a FIFO.
@@ -160,18 +170,30 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-fn hash(mut file: File) -> io::Result<(u64, Digest)> {
+enum Hashed {
+    Whole(u64, Digest),
+    GivenUp(&'static str),
+}
+
+/// Somebody outside may be writing to the file all the time, so that it never ends.
+fn hash(mut file: File, limits: &Limits<'_>) -> io::Result<Hashed> {
     let (mut hasher, mut size) = (Sha256::new(), 0);
-    let mut chunk = vec![0; 64 * 1024];
+    let mut chunk = vec![0; 256 * 1024];
     loop {
         match file.read(&mut chunk) {
-            Ok(0) => return Ok((size, Digest::from_bytes(hasher.finalize().into()))),
+            Ok(0) => {
+                let digest = Digest::from_bytes(hasher.finalize().into());
+                return Ok(Hashed::Whole(size, digest));
+            }
             Ok(read) => {
                 hasher.update(&chunk[..read]);
                 size += read as u64;
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+        if let Some(why) = limits.over() {
+            return Ok(Hashed::GivenUp(why));
         }
     }
 }

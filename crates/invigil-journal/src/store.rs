@@ -12,8 +12,8 @@ use invigil_schema::{JournalRecovered, RunId, RunIdError};
 use crate::clock::Clock;
 use crate::index::{Index, IndexError};
 use crate::read::{Reader, opened};
-use crate::storage::DiskStorage;
-use crate::write::{Journal, Options, Sharing};
+use crate::storage::{DiskStorage, Sharing};
+use crate::write::{Journal, Options};
 use crate::{Blobs, Error};
 
 const RUNS: &str = "runs";
@@ -119,6 +119,18 @@ impl Store {
     /// Where it is.
     pub fn home(&self) -> &Path {
         &self.home
+    }
+
+    /// Whether a file of this name would lie in the store, whatever links lead there.
+    pub fn holds(&self, path: &Path) -> bool {
+        let parent = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        match (parent.canonicalize(), self.home.canonicalize()) {
+            (Ok(parent), Ok(home)) => parent.starts_with(home),
+            _ => false,
+        }
     }
 
     /// Begins a run. Its directory appears whole or not at all.

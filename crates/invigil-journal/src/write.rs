@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::mark::Mark;
 use crate::recover::{self, After, Tail};
 use crate::segment;
-use crate::storage::{Storage, StorageFile, write_full};
+use crate::storage::{Sharing, Storage, StorageFile, write_full};
 
 /// A full buffer is written by the thread that filled it.
 const BUFFER: usize = 256 * 1024;
@@ -25,15 +25,6 @@ const MARK_EVERY: u64 = 256 * 1024;
 const OFTEN: u32 = 4;
 /// How often the background thread finds nothing to do before it sleeps for good.
 const IDLE_ROUNDS: u32 = 20;
-
-/// Who else may append.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sharing {
-    /// Nobody, for as long as this handle is open.
-    Exclusive,
-    /// Any number of processes, one record at a time. Nothing is buffered.
-    Shared,
-}
 
 /// How a journal is written.
 #[derive(Debug, Clone)]
@@ -653,20 +644,14 @@ struct Lock {
 
 impl Lock {
     fn take(storage: &Arc<dyn Storage>, sharing: Sharing) -> Result<Self, Error> {
-        let failed = || Error::io("lock", "lock");
-        match sharing {
-            Sharing::Shared => storage.lock().map_err(failed())?,
-            Sharing::Exclusive => {
-                // Somebody who only asks whether a writer is alive holds the lock for microseconds.
-                let mut tries = 20;
-                while !storage.try_lock().map_err(failed())? {
-                    tries -= 1;
-                    if tries == 0 {
-                        return Err(Error::Busy);
-                    }
-                    thread::sleep(Duration::from_millis(5));
-                }
+        // Somebody who only asks whether a writer is alive holds the lock for microseconds.
+        let mut tries = 20;
+        while !storage.lock(sharing).map_err(Error::io("lock", "lock"))? {
+            tries -= 1;
+            if tries == 0 {
+                return Err(Error::Busy);
             }
+            thread::sleep(Duration::from_millis(5));
         }
         Ok(Lock {
             storage: Arc::clone(storage),

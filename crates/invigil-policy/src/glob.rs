@@ -47,11 +47,12 @@ impl PathGlob {
                 globs.push(build(directory, true, &text.span)?);
             }
             let everything = glob == "/**";
-            globs.push(build(
-                if everything { "**" } else { &glob },
-                true,
-                &text.span,
-            )?);
+            let glob = if everything {
+                "**".into()
+            } else {
+                one_pass(glob)
+            };
+            globs.push(build(&glob, true, &text.span)?);
             shapes.push(shape);
         }
         Ok(PathGlob { globs, shapes })
@@ -155,6 +156,20 @@ fn reaches(parts: &[Part], names: &[&[u8]]) -> bool {
 /// Slashes that are escaped or in a set do not occur: `alternatives` refuses them.
 fn split_parts(glob: &str) -> impl Iterator<Item = &str> {
     glob.split('/')
+}
+
+/// The same glob in a spelling that `globset` matches together with all others. Where it sees an extension behind a star it
+/// would try the globs with that extension one after the other, except for `**/*.ext`, which is a look into a table.
+fn one_pass(glob: String) -> String {
+    let (directory, name) = glob.rsplit_once('/').unwrap_or(("", &glob));
+    let table = directory == "**" && name.starts_with("*.") && literal(&name[1..]).is_some();
+    let dot = name.rfind('.').filter(|_| !name.contains(['[', '\\']));
+    match dot {
+        Some(dot) if !table && literal(&glob).is_none() => {
+            format!("{directory}/{}[.]{}", &name[..dot], &name[dot + 1..])
+        }
+        _ => glob,
+    }
 }
 
 /// The text that a glob matches, if it is only one.

@@ -1,7 +1,7 @@
 //! Runs a command and prints what it does, one JSON object a line.
 //!
 //! `watch [--tier notify|ptrace|contract_only] [--reads] [--protect DIR] [--out FILE] [--quiet] [--timeout SECS]
-//! [--deny SUBSTRING] [--exact] [--landlock] [BOUNDS] -- COMMAND…`
+//! [--deny SUBSTRING] [--lead FROM=TO] [--exact] [--landlock] [BOUNDS] -- COMMAND…`
 //!
 //! Bounds are `--confine`, which all of the next five imply: `--may-read PATH`, `--may-write PATH`, `--may-execute PATH`,
 //! `--may-connect PORT`, `--no-network`; and `--cpu-ms`, `--memory`, `--processes` and `--file-size` with a number.
@@ -10,6 +10,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,26 +20,30 @@ use invigil_sandbox::{
 };
 use invigil_schema::{Envelope, Errno, Event, Origin, Stamp, Tier, encode_body};
 
-struct Refusing(Option<String>);
+struct Refusing {
+    deny: Option<String>,
+    /// From an address, as text, to another.
+    lead: Option<(String, SocketAddr)>,
+}
 
 impl Gate for Refusing {
     fn check(&mut self, request: &Request<'_>) -> Answer {
-        let Some(text) = &self.0 else {
-            return Answer::Now(Decision::Allow);
-        };
         let target = match request.action {
             Action::Exec(exec) => exec.program.to_string_lossy().into_owned(),
             Action::File(op) => op.path.to_string_lossy().into_owned(),
             Action::Net(op) => format!("{:?}", op.address),
         };
-        Answer::Now(if target.contains(text.as_str()) {
-            Decision::Deny {
+        Answer::Now(match (&self.deny, &self.lead) {
+            (Some(text), _) if target.contains(text.as_str()) => Decision::Deny {
                 error: Errno(13),
                 rule: format!("no {text}"),
                 place: None,
-            }
-        } else {
-            Decision::Allow
+            },
+            (_, Some((from, to))) if target.contains(from.as_str()) => Decision::Instead {
+                to: *to,
+                host: Some("a.name".to_owned()),
+            },
+            _ => Decision::Allow,
         })
     }
 }
@@ -58,6 +63,7 @@ fn main() {
     let mut quiet = false;
     let mut landlock = false;
     let mut exact = false;
+    let mut lead = None;
     let mut protect = Vec::new();
     let mut out = None;
     let mut deny = None;
@@ -79,6 +85,11 @@ fn main() {
             Some("--quiet") => quiet = true,
             Some("--exact") => exact = true,
             Some("--landlock") => landlock = true,
+            Some("--lead") => {
+                let value = value();
+                let (from, to) = value.split_once('=').expect("FROM=TO");
+                lead = Some((from.to_owned(), to.parse().expect("an address")));
+            }
             Some("--protect") => protect.push(value().into()),
             Some("--out") => out = Some(value()),
             Some("--deny") => deny = Some(value()),
@@ -138,7 +149,7 @@ fn main() {
         }
         Ok(())
     };
-    let run = match launch(spec, sink, Refusing(deny)) {
+    let run = match launch(spec, sink, Refusing { deny, lead }) {
         Ok(run) => run,
         Err(error) => {
             eprintln!("watch: {error}");

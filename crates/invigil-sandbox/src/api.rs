@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,7 +40,8 @@ pub struct LaunchSpec {
     pub protected: Vec<PathBuf>,
     /// Whether the gate must not be fooled: whatever it judges is carried out by us, or not at all, so that nothing can
     /// be changed after it was judged. Processes that are not like us any more (other credentials, a sandbox of their
-    /// own) can do little then.
+    /// own) can do little then, and peers of Unix sockets see the supervisor. On the network it needs `pidfd_getfd`; the
+    /// hook `exact_network` says whether it is so.
     pub exact: bool,
     /// Whether Landlock keeps signals inside the run where the kernel can do that. Without it they are trapped. With
     /// it nothing in the run can mount anything, so that sandboxes inside do not work.
@@ -120,6 +122,9 @@ pub struct Request<'a> {
     pub process: ProcessRef,
     /// What it wants.
     pub action: Action<'a>,
+    /// On the network: exactly this will happen, or nothing. Otherwise another thread may exchange the address behind
+    /// the decision, and nothing can be led elsewhere.
+    pub exact: bool,
 }
 
 /// What a process wants to do. In the facts inside, the result is not known yet.
@@ -167,6 +172,14 @@ pub enum Answer {
 pub enum Decision {
     /// It may happen.
     Allow,
+    /// It may happen, but at another address. Only for connects and sends on the internet whose request is exact;
+    /// otherwise it is a refusal.
+    Instead {
+        /// The address.
+        to: SocketAddr,
+        /// The name that it stands for; it is in the evidence.
+        host: Option<String>,
+    },
     /// It does not happen, and the process is told this error.
     Deny {
         /// The error.

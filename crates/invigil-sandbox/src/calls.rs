@@ -193,9 +193,12 @@ pub(crate) enum Call {
     },
     Listen {
         fd: i32,
+        backlog: i32,
     },
     SendTo {
         fd: i32,
+        data: u64,
+        size: u64,
         flags: i32,
         address: u64,
         length: u64,
@@ -515,8 +518,13 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             address: a[1],
             length: a[2],
         },
-        libc::SYS_listen => Call::Listen { fd: a[0] as i32 },
+        libc::SYS_listen => Call::Listen {
+            fd: a[0] as i32,
+            backlog: a[1] as i32,
+        },
         libc::SYS_sendto => Call::SendTo {
+            data: a[1],
+            size: a[2],
             fd: a[0] as i32,
             flags: a[3] as i32,
             address: a[4],

@@ -130,6 +130,10 @@ pub(crate) fn plan(caller: &Caller, call: Call, planned: &mut Planned) -> Sys<Ac
                 name,
             })
         }
+        // Flags of a file, which only its owner's tools set.
+        Call::SetXattr {
+            at: Place::Fd(_), ..
+        } => Err(Errno(libc::EPERM)),
         // Newer or older forms of the same, which programs try before, or in place of, the ones above.
         Call::SetXattr { .. } | Call::Utimes { .. } => Err(Errno(libc::ENOSYS)),
         _ => Err(Errno(libc::EPERM)),

@@ -609,7 +609,7 @@ fn written_paths(caller: &Caller, call: Call, likeness: Likeness, planned: &mut 
         }
         Place::At { dir, path } => match read_path(caller, path) {
             Ok(text) => led_to(caller, dir, &text, follow, likeness)
-                .unwrap_or_else(|| paths::as_written(caller, dir, &text)),
+                .unwrap_or_else(|| walk::would_be(caller, dir, &text)),
             Err(_) => match paths::read_any_path(caller, path) {
                 Ok(text) => paths::as_written(caller, dir, &text),
                 Err(_) => b"(unreadable)".to_vec(),

@@ -36,6 +36,8 @@ pub(crate) enum When {
     Clone(u32),
     /// It always fails with this error, untrapped.
     Refused(u16),
+    /// It fails with this error, untrapped, if its second and third argument are one of these pairs.
+    RefusedOptions(u16, &'static [(i32, i32)]),
 }
 
 /// How a trapped call is reported.
@@ -99,6 +101,21 @@ pub(crate) fn compile(rules: &[Rule], trap: Trap) -> Vec<sock_filter> {
             When::Always => vec![op(RETURN, trapped, 0, 0)],
             When::Refused(errno) => {
                 vec![op(RETURN, libc::SECCOMP_RET_ERRNO | u32::from(errno), 0, 0)]
+            }
+            When::RefusedOptions(errno, pairs) => {
+                let refused = libc::SECCOMP_RET_ERRNO | u32::from(errno);
+                let mut body = Vec::new();
+                for (level, name) in pairs {
+                    body.extend([
+                        op(LOAD, low_half(1), 0, 0),
+                        op(JUMP_EQUAL, *level as u32, 0, 3),
+                        op(LOAD, low_half(2), 0, 0),
+                        op(JUMP_EQUAL, *name as u32, 0, 1),
+                        op(RETURN, refused, 0, 0),
+                    ]);
+                }
+                body.push(op(RETURN, ALLOW, 0, 0));
+                body
             }
             When::AnyBit(argument, bits) => vec![
                 op(LOAD, low_half(argument), 0, 0),
@@ -283,6 +300,10 @@ mod tests {
                 number: 7,
                 when: When::Clone(1 << 28),
             },
+            Rule {
+                number: 8,
+                when: When::RefusedOptions(1, &[(0, 4), (41, 57)]),
+            },
         ];
         let program = compile(&rules, Trap::Notify);
         let trapped = libc::SECCOMP_RET_USER_NOTIF;
@@ -309,6 +330,16 @@ mod tests {
             run(&program, ARCH, 7, with(0, thread | fs | 1 << 28)),
             trapped
         );
+        for (level, name, refused) in [(0, 4, true), (41, 57, true), (41, 4, false), (0, 57, false)]
+        {
+            let expected = if refused {
+                libc::SECCOMP_RET_ERRNO | 1
+            } else {
+                ALLOW
+            };
+            let arguments = [3, level, name, 0, 0, 0];
+            assert_eq!(run(&program, ARCH, 8, arguments), expected);
+        }
         assert_eq!(run(&program, ARCH, X32 | 6, [0; 6]), trapped);
         assert_eq!(run(&program, 0x4000_0003, 6, [0; 6]), trapped);
     }

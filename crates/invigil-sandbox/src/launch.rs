@@ -214,6 +214,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         reads: spec.reads > Reads::Free,
         // In a confined run they are trapped all the same, so that what Landlock would refuse is recorded.
         signals_scoped: signal_scope.is_some(),
+        exact: spec.exact,
         supervisor: std::process::id(),
         confined: confined.as_ref().map(|confined| confined.bound.sockets()),
     };

@@ -1,17 +1,20 @@
 //! Calls on sockets: addresses, and connecting and binding on behalf.
 //!
 //! Unix sockets remember who connected, bound or listened, by pid and credentials, and a peer can ask. That must be
-//! the caller, so these calls are left to the kernel and watched. Internet sockets remember nothing.
+//! the caller, so these calls are left to the kernel and watched. Internet sockets remember nothing. Where a gate must
+//! not be fooled everything is done on behalf: see [`crate::exact`].
 
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use invigil_schema::{Address, Errno, NetOpKind};
 
 use crate::calls::Call;
-use crate::paths::{self, Caller};
-use crate::sys::{self, Sys, socket};
+use crate::message::Sending;
+use crate::paths::Caller;
+use crate::sys::{self, Sys, fs, socket};
 use crate::walk;
 
 /// What a call on sockets would do.
@@ -27,13 +30,71 @@ pub(crate) struct Act {
     pub(crate) socket: OwnedFd,
     pub(crate) address: Vec<u8>,
     pub(crate) kind: Kind,
+    /// Keeps the file that the address leads to.
+    pub(crate) _holds: Option<OwnedFd>,
+}
+
+impl Act {
+    /// Goes somewhere else. The error if a socket of this kind cannot.
+    pub(crate) fn lead(&mut self, to: SocketAddr) -> Sys<()> {
+        let connects = match &mut self.kind {
+            Kind::Connect => true,
+            Kind::ConnectBlocking { local } => {
+                *local = to.ip().to_canonical().is_loopback();
+                true
+            }
+            Kind::Send(_) => !self.address.is_empty(),
+            Kind::Bind | Kind::BindFrom(_) | Kind::BindNumbered | Kind::Listen(_) => false,
+        };
+        if !connects {
+            return Err(Errno(libc::EACCES));
+        }
+        let wide = match socket::option(self.socket.as_fd(), libc::SO_DOMAIN)? {
+            libc::AF_INET => false,
+            // Datagrams may go to plain addresses from there too.
+            libc::AF_INET6 => to.is_ipv6() || family(&self.address) != libc::AF_INET,
+            _ => return Err(Errno(libc::EACCES)),
+        };
+        self.address = encode(to, wide).ok_or(Errno(libc::ENETUNREACH))?;
+        Ok(())
+    }
+}
+
+/// An address as the kernel takes it, for a socket of IPv6 if that is asked for.
+fn encode(to: SocketAddr, wide: bool) -> Option<Vec<u8>> {
+    let port = to.port().to_be_bytes();
+    match (to.ip(), wide) {
+        (IpAddr::V4(ip), false) => {
+            let family = (libc::AF_INET as u16).to_ne_bytes();
+            Some([&family[..], &port, &ip.octets(), &[0; 8]].concat())
+        }
+        (IpAddr::V6(_), false) => None,
+        (ip, true) => {
+            let family = (libc::AF_INET6 as u16).to_ne_bytes();
+            let (ip, scope) = match (ip, to) {
+                (IpAddr::V6(ip), SocketAddr::V6(to)) => (ip, to.scope_id()),
+                (IpAddr::V6(ip), _) => (ip, 0),
+                (IpAddr::V4(ip), _) => (ip.to_ipv6_mapped(), 0),
+            };
+            let scope = scope.to_ne_bytes();
+            Some([&family[..], &port, &[0; 4], &ip.octets(), &scope].concat())
+        }
+    }
 }
 
 /// How it is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Kind {
     /// At once.
     Bind,
+    /// To a path, which starts in this directory if it starts nowhere else. With the umask of the caller.
+    BindFrom(Option<OwnedFd>),
+    /// To the caller's own number, or to any if that is taken.
+    BindNumbered,
+    /// At once, with this backlog.
+    Listen(i32),
+    /// It may take long.
+    Send(Sending),
     /// At once, because the socket does not block.
     Connect,
     /// It may take long.
@@ -46,10 +107,10 @@ pub(crate) enum Kind {
 /// How many addresses of one `sendmmsg` are looked at; the kernel takes no more.
 const MESSAGES: u64 = 1024;
 /// The longest address that the kernel takes.
-const ADDRESS_MAX: u64 = 128;
+pub(crate) const ADDRESS_MAX: u64 = 128;
 
 /// Reads an address of the caller.
-fn read_address(caller: &Caller, address: u64, length: u64) -> Sys<Vec<u8>> {
+pub(crate) fn read_address(caller: &Caller, address: u64, length: u64) -> Sys<Vec<u8>> {
     let length = length as u32 as u64;
     if length > ADDRESS_MAX {
         return Err(Errno(libc::EINVAL));
@@ -91,12 +152,9 @@ pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
         },
         (libc::AF_UNIX, path) => {
             let end = path.iter().position(|&b| b == 0).unwrap_or(path.len());
-            let path = &path[..end];
-            let path = walk::find_text(caller, libc::AT_FDCWD, path, true).map_or_else(
-                |_| paths::as_written(caller, libc::AT_FDCWD, path),
-                |found| found.path,
-            );
-            Address::Unix { path: path.into() }
+            Address::Unix {
+                path: walk::would_be(caller, libc::AT_FDCWD, &path[..end]).into(),
+            }
         }
         (_, rest) => Address::Other {
             number: family,
@@ -105,13 +163,13 @@ pub(crate) fn parse(caller: &Caller, bytes: &[u8]) -> Address {
     }
 }
 
-fn family(address: &[u8]) -> i32 {
+pub(crate) fn family(address: &[u8]) -> i32 {
     address
         .first_chunk::<2>()
         .map_or(libc::AF_UNSPEC, |f| u16::from_ne_bytes(*f).into())
 }
 
-fn is_local(address: &Address) -> bool {
+pub(crate) fn is_local(address: &Address) -> bool {
     match address {
         Address::Inet { ip, .. } => ip.is_loopback(),
         Address::Inet6 { ip, .. } => {
@@ -134,7 +192,7 @@ pub(crate) fn plan(caller: &Caller, call: Call, ours: bool) -> Option<Planned> {
             address,
             length,
         } => (fd, address, length, NetOpKind::Bind),
-        Call::Listen { fd } => {
+        Call::Listen { fd, .. } => {
             let own = caller
                 .duplicate(fd)
                 .and_then(|s| socket::own_address(s.as_fd()));
@@ -149,6 +207,7 @@ pub(crate) fn plan(caller: &Caller, call: Call, ours: bool) -> Option<Planned> {
             address,
             length,
             fd,
+            ..
         } => {
             let bytes = read_address(caller, address, length).ok()?;
             return plan_send(caller, fd, vec![(bytes, flags)]);
@@ -192,18 +251,26 @@ fn plan_act(caller: &Caller, fd: i32, op: NetOpKind, address: Vec<u8>, local: bo
     let socket = caller.duplicate(fd)?;
     let kind = if op == NetOpKind::Bind {
         Kind::Bind
-    } else if socket::is_nonblocking(socket.as_fd())?
-        // To ourselves it makes no difference.
-        || !local && socket::option(socket.as_fd(), libc::SO_TYPE)? == libc::SOCK_DGRAM
-    {
-        Kind::Connect
     } else {
-        Kind::ConnectBlocking { local }
+        connecting(&socket, local)?
     };
     Ok(Act {
         socket,
         address,
         kind,
+        _holds: None,
+    })
+}
+
+/// How a socket is connected.
+pub(crate) fn connecting(socket: &OwnedFd, local: bool) -> Sys<Kind> {
+    let at_once = socket::is_nonblocking(socket.as_fd())?
+        // To ourselves it makes no difference.
+        || !local && socket::option(socket.as_fd(), libc::SO_TYPE)? == libc::SOCK_DGRAM;
+    Ok(if at_once {
+        Kind::Connect
+    } else {
+        Kind::ConnectBlocking { local }
     })
 }
 
@@ -253,18 +320,38 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// What came of an act.
 #[derive(Debug)]
 pub(crate) enum Done {
-    /// It has ended.
-    Ended(Sys<()>),
+    /// It has ended, with what the call returns.
+    Ended(Sys<i64>),
     /// It goes on, and somebody else has to wait for it.
     Wait(Act),
 }
 
 /// Does what was planned, or as much of it as can be done at once.
-pub(crate) fn perform(act: Act) -> Done {
+pub(crate) fn perform(mut act: Act) -> Done {
     let socket = act.socket.as_fd();
-    match act.kind {
-        Kind::Bind => Done::Ended(socket::bind(socket, &act.address)),
-        Kind::Connect => Done::Ended(socket::connect(socket, &act.address)),
+    let ended = |result: Sys<()>| Done::Ended(result.map(|()| 0));
+    match &mut act.kind {
+        Kind::Bind | Kind::BindFrom(None) => ended(socket::bind(socket, &act.address)),
+        Kind::BindFrom(Some(dir)) => {
+            let bound = sys::fchdir(dir.as_fd()).and_then(|()| socket::bind(socket, &act.address));
+            // Nobody's directory is kept in use.
+            let _ = fs::open(fs::At::Cwd, c"/", libc::O_PATH, 0, 0)
+                .and_then(|root| sys::fchdir(root.as_fd()));
+            ended(bound)
+        }
+        Kind::BindNumbered => ended(match socket::bind(socket, &act.address) {
+            Err(Errno(libc::EADDRINUSE)) => {
+                act.address[4..8].fill(0);
+                socket::bind(socket, &act.address)
+            }
+            bound => bound,
+        }),
+        Kind::Listen(backlog) => ended(socket::listen(socket, *backlog)),
+        Kind::Send(sending) => match sending.try_now(socket, &act.address) {
+            Some(result) => Done::Ended(result),
+            None => Done::Wait(act),
+        },
+        Kind::Connect => ended(socket::connect(socket, &act.address)),
         Kind::ConnectBlocking { local: false } => Done::Wait(act),
         Kind::ConnectBlocking { local: true } => {
             let Ok(timeout) = socket::send_timeout(socket) else {
@@ -278,18 +365,22 @@ pub(crate) fn perform(act: Act) -> Done {
             match (result, restored) {
                 // The attempt goes on in the kernel; connecting again waits for its end.
                 (Err(Errno(libc::EINPROGRESS | libc::EAGAIN)), Ok(())) => Done::Wait(act),
-                (result, _) => Done::Ended(result),
+                (result, _) => ended(result),
             }
         }
     }
 }
 
-/// Waits for a connection, on a thread of its own.
-pub(crate) fn finish(act: &Act) -> Sys<()> {
+/// Goes on to the end, on a thread of its own. Whoever waits may be forgotten meanwhile.
+pub(crate) fn finish(act: Act, forgotten: &AtomicBool) -> Sys<i64> {
+    let socket = act.socket.as_fd();
+    if let Kind::Send(sending) = act.kind {
+        return sending.finish(socket, &act.address, forgotten);
+    }
     loop {
-        match socket::connect(act.socket.as_fd(), &act.address) {
+        match socket::connect(socket, &act.address) {
             Err(Errno(libc::EINTR)) => {}
-            result => return result,
+            result => return result.map(|()| 0),
         }
     }
 }
@@ -297,6 +388,7 @@ pub(crate) fn finish(act: &Act) -> Sys<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::paths;
 
     fn us() -> Caller {
         let pid = std::process::id();
@@ -339,12 +431,34 @@ mod tests {
                 path: "/run/x".into()
             }
         );
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.path().join("link")).unwrap();
+        let base = dir.path().canonicalize().unwrap();
+        let socket = |name: &str| {
+            let path = base.join(name);
+            let bytes = [b"\x01\x00", path.as_os_str().as_encoded_bytes()].concat();
+            match parse(&us(), &bytes) {
+                Address::Unix { path } => path.to_string_lossy().into_owned(),
+                other => panic!("{other:?}"),
+            }
+        };
+        let real = |name: &str| base.join(name).to_str().unwrap().to_owned();
+        assert_eq!(socket("link/s"), real("real/s"));
+        assert_eq!(socket("link/none/./deep/s"), real("real/none/deep/s"));
+        assert_eq!(socket("link/none/../s"), real("link/s"));
         assert_eq!(parse(&us(), b"\x01\x00"), Address::Unnamed);
         assert_eq!(parse(&us(), b""), Address::Unnamed);
         assert!(matches!(
             parse(&us(), b"\x10\x00abc"),
             Address::Other { number: 16, .. }
         ));
+        let v4 = "127.0.0.1:8080".parse().unwrap();
+        assert_eq!(encode(v4, false).unwrap(), inet);
+        let mapped = parse(&us(), &encode(v4, true).unwrap());
+        assert!(is_local(&mapped) && matches!(mapped, Address::Inet6 { port: 8080, .. }));
+        assert_eq!(encode("[::1%3]:53".parse().unwrap(), true).unwrap(), inet6);
+        assert_eq!(encode("[::1]:53".parse().unwrap(), false), None);
         assert!(matches!(
             parse(&us(), b"\x02\x00a"),
             Address::Other { number: 2, .. }

@@ -24,6 +24,8 @@ pub(crate) struct Scope {
     pub(crate) reads: bool,
     /// Landlock keeps signals inside.
     pub(crate) signals_scoped: bool,
+    /// Sockets may not have source routes.
+    pub(crate) exact: bool,
     /// The supervisor's pid.
     pub(crate) supervisor: u32,
     /// Which sockets are trapped when they are made, in a confined run.
@@ -139,6 +141,12 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         let number = libc::SYS_socket;
         rules.extend(when.map(|when| Rule { number, when }));
     }
+    if scope.exact {
+        rules.push(Rule {
+            number: libc::SYS_setsockopt,
+            when: When::RefusedOptions(libc::EPERM as u16, SOURCE_ROUTES),
+        });
+    }
     #[cfg(target_arch = "x86_64")]
     rules.push(open(libc::SYS_open, 1));
     rules
@@ -159,6 +167,15 @@ fn schedules() -> impl Iterator<Item = Rule> {
     .into_iter()
     .map(|(number, when)| Rule { number, when })
 }
+/// Options of sockets, by level and name, that let packets go first to another host than the one they are sent to.
+const SOURCE_ROUTES: &[(i32, i32)] = &[
+    (libc::IPPROTO_IP, libc::IP_OPTIONS),
+    (libc::IPPROTO_IPV6, libc::IPV6_RTHDR),
+    (libc::IPPROTO_IPV6, IPV6_2292RTHDR),
+    (libc::IPPROTO_IPV6, IPV6_2292PKTOPTIONS),
+];
+const IPV6_2292RTHDR: i32 = 5;
+const IPV6_2292PKTOPTIONS: i32 = 6;
 
 const ALWAYS: &[i64] = &[
     libc::SYS_execve,
@@ -262,11 +279,12 @@ mod tests {
         let scope = Scope {
             reads: true,
             signals_scoped: false,
+            exact: true,
             supervisor: 1,
             confined: Some(Sockets::All),
         };
         for rule in rules(scope) {
-            let refused = matches!(rule.when, When::Refused(_));
+            let refused = matches!(rule.when, When::Refused(_) | When::RefusedOptions(..));
             assert!(refused || decode(rule.number, [0; 6]).is_some(), "{rule:?}");
         }
     }
@@ -276,6 +294,7 @@ mod tests {
         let scope = Scope {
             reads: false,
             signals_scoped: true,
+            exact: true,
             supervisor: 1,
             confined: Some(Sockets::Unusual),
         };

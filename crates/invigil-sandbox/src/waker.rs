@@ -84,12 +84,12 @@ pub(crate) enum Order {
     Kill,
     /// The answer to a question.
     Answer(u64, Decision),
-    /// Too much was used: which limit, and how much.
-    Limit(Limited, u64),
     /// An open that had to wait has ended.
     Opened(u64, Sys<OwnedFd>),
-    /// A connection has ended, well or not.
-    Connected(u64, Sys<()>),
+    /// Too much was used: which limit, and how much.
+    Limit(Limited, u64),
+    /// A connection or a message has ended, well or not.
+    Connected(u64, Sys<i64>),
 }
 
 /// Where orders wait.

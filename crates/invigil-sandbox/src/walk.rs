@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use invigil_schema::Errno;
 
 use crate::calls::Place;
-use crate::paths::{Caller, join, read_path};
+use crate::paths::{Caller, as_written, join, read_path};
 use crate::sys::Sys;
 use crate::sys::fs::{self, At, cstring};
 
@@ -142,6 +142,21 @@ pub(crate) fn find_text(caller: &Caller, dir: i32, text: &[u8], follow: bool) ->
         push(&mut names, &text);
     }
     by_descriptor(at)
+}
+
+/// Where a file is, or would be, by the real names of the directories that there are.
+pub(crate) fn would_be(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
+    let mut there = text.len();
+    loop {
+        if let Ok(found) = find_text(caller, dir, &text[..there], true) {
+            return join(&found.path, &text[there..]);
+        }
+        // What is behind a missing directory has no links, but a step back from it leads nowhere.
+        there = match text[..there].iter().rposition(|&b| b == b'/') {
+            Some(at) if at > 0 && text[at + 1..there] != *b".." => at,
+            _ => return as_written(caller, dir, text),
+        };
+    }
 }
 
 fn push(names: &mut Vec<Vec<u8>>, text: &[u8]) {

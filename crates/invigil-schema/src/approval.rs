@@ -135,6 +135,8 @@ pub enum ApprovalBy {
     Timeout,
     /// Nobody: the process that waited is dead, or has become another program.
     ProcessEnded,
+    /// Nobody: the run was interrupted while it waited.
+    Interrupted,
     /// Nobody: the run is over.
     RunEnded,
     /// Nobody can be asked.

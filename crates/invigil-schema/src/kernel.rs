@@ -208,6 +208,12 @@ pub struct NetOp {
     pub op: NetOpKind,
     /// Whereto; for `bind` and `listen` the own address.
     pub address: Address,
+    /// The name that the address was found under, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Where it was led, if that was somewhere else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub instead: Option<Address>,
     /// How it ended. A connection that is not waited for ends in `EINPROGRESS`.
     pub result: CallResult,
 }
@@ -457,6 +463,8 @@ mod tests {
                 port: 443,
                 scope: 0,
             },
+            host: None,
+            instead: None,
             result: CallResult::Ok,
         };
         let json = serde_json::to_string(&op).unwrap();

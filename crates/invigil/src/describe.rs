@@ -195,7 +195,11 @@ fn tells(flag: OpenFlag) -> bool {
 
 fn net_op(op: &NetOp) -> String {
     let (who, what) = (process(op.process), name(&op.op));
-    format!("{who} {what} {}{}", address(&op.address), result(op.result))
+    let whereto = match &op.host {
+        Some(host) => format!("{} ({})", ui::harmless(host), address(&op.address)),
+        None => address(&op.address),
+    };
+    format!("{who} {what} {whereto}{}", result(op.result))
 }
 
 /// An address as people write it.

@@ -58,6 +58,8 @@ pub(crate) enum CliError {
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
     Status { path: PathBuf, source: io::Error },
+    #[error("{} is in the store, which holds runs and nothing else: choose another place with -o", _0.display())]
+    InStore(PathBuf),
     /// Whoever read our output has gone; that is not our failure.
     #[error("the output was closed")]
     OutputClosed,
@@ -91,6 +93,7 @@ impl CliError {
             | CliError::NotJson(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
+            | CliError::InStore(_)
             | CliError::Output(_) => ExitCode::Invigil,
         }
     }

@@ -95,6 +95,7 @@ pub(crate) fn closed(answered: &ApprovalAnswered) -> Vec<String> {
         ApprovalBy::SameAction => ", together with the same action".to_owned(),
         ApprovalBy::Timeout => ": nobody answered in time".to_owned(),
         ApprovalBy::ProcessEnded => ": the process that waited has ended".to_owned(),
+        ApprovalBy::Interrupted => ": the run was interrupted".to_owned(),
         ApprovalBy::RunEnded => ": the run is over".to_owned(),
         ApprovalBy::Nobody => ": nobody can be asked".to_owned(),
         ApprovalBy::TooMany => ": too many questions are open".to_owned(),

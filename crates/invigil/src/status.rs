@@ -6,6 +6,7 @@ use std::io::{self, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use invigil_journal::Store;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 use serde_json::Value;
 
@@ -20,7 +21,7 @@ pub(crate) struct StatusFile {
 
 impl StatusFile {
     /// Before the run: an old result is removed, and a place that cannot be written is an error now.
-    pub(crate) fn prepare(path: &Path, store: &Path) -> Result<StatusFile, CliError> {
+    pub(crate) fn prepare(path: &Path, store: &Store) -> Result<StatusFile, CliError> {
         let failed = |source: io::Error| CliError::Status {
             path: path.to_owned(),
             source,
@@ -33,10 +34,7 @@ impl StatusFile {
             return Err(failed(io::Error::other("it has no name")));
         };
         let real = parent.canonicalize().map_err(failed)?;
-        if store
-            .canonicalize()
-            .is_ok_and(|store| real.starts_with(store))
-        {
+        if store.holds(path) {
             return Err(failed(io::Error::other("it is in the store")));
         }
         let directory: OwnedFd = File::open(&real).map_err(failed)?.into();

@@ -1,5 +1,6 @@
 //! A run in a few lines, and its parts in full: what `run` prints at its end and `show` at any time.
 
+use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::time::Duration;
 
@@ -270,13 +271,22 @@ fn network_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io
         writeln!(
             out,
             "           {} {DIM}{} {}× {}{DIM:#}",
-            text(&endpoint.endpoint),
+            named(&endpoint.hosts, text(&endpoint.endpoint)),
             operations.join(", "),
             endpoint.count,
             ended.join(", "),
         )?;
     }
     Ok(())
+}
+
+/// An address behind the names that it was found under.
+fn named(hosts: &BTreeSet<String>, endpoint: String) -> String {
+    if hosts.is_empty() {
+        return endpoint;
+    }
+    let hosts: Vec<String> = hosts.iter().map(|host| ui::harmless(host)).collect();
+    format!("{} ({endpoint})", hosts.join(", "))
 }
 
 /// Everything that was refused.
@@ -286,9 +296,15 @@ pub(crate) fn denials(out: &mut impl Write, summary: &SummaryDoc) -> io::Result<
 
 /// By the line that refused, with what would have been allowed.
 fn denial_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io::Result<()> {
-    let mut rules: Vec<(&str, Vec<&DenialSummary>)> = Vec::new();
+    let mut rules: Vec<(String, Vec<&DenialSummary>)> = Vec::new();
     for entry in summary.denials.iter().take(limit) {
-        let rule = entry.denial.rule.as_str();
+        let rule = match &entry.place {
+            Some(place) => format!(
+                "{}:{}: {} {}",
+                place.file, place.line, place.decision, place.text
+            ),
+            None => entry.denial.rule.clone(),
+        };
         match rules.iter_mut().find(|(known, _)| *known == rule) {
             Some((_, entries)) => entries.push(entry),
             None => rules.push((rule, vec![entry])),
@@ -300,7 +316,7 @@ fn denial_lines(out: &mut impl Write, summary: &SummaryDoc, limit: usize) -> io:
             let (target, count) = (text(&entry.denial.target), entry.count);
             writeln!(out, "           {what} {target} {DIM}{count}×{DIM:#}")?;
         }
-        writeln!(out, "             {DIM}by {}{DIM:#}", ui::harmless(rule))?;
+        writeln!(out, "             {DIM}by {}{DIM:#}", ui::harmless(&rule))?;
         let place = entries.iter().find_map(|entry| entry.place.as_ref());
         if let Some(reason) = place.and_then(|place| place.reason.as_ref()) {
             writeln!(

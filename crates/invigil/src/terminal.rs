@@ -213,9 +213,7 @@ impl Asker {
         let Some(tty) = &mut self.tty else { return };
         if first.shown != Some(Shown::Asked) {
             first.shown = Some(Shown::Asked);
-            // What was typed before was not meant for this question.
-            let shown = show(tty, &first.file, count)
-                .and_then(|()| Ok(termios::tcflush(&*tty, QueueSelector::IFlush)?));
+            let shown = show(tty, &first.file, count);
             if shown.is_err() {
                 self.tty = None;
                 return;
@@ -315,14 +313,13 @@ fn show(tty: &mut File, file: &QuestionFile, count: usize) -> io::Result<()> {
             )?;
         }
     }
-    write!(text, "  {}", keys(short))?;
-    match anstream::stderr().current_choice() {
-        anstream::ColorChoice::Never => {
-            let plain = anstream::adapter::strip_bytes(&text).into_vec();
-            tty.write_all(&plain)
-        }
-        _ => tty.write_all(&text),
+    if anstream::stderr().current_choice() == anstream::ColorChoice::Never {
+        text = anstream::adapter::strip_bytes(&text).into_vec();
     }
+    tty.write_all(&text)?;
+    // What was typed before was not meant for this question; what is typed at the prompt is.
+    termios::tcflush(&*tty, QueueSelector::IFlush)?;
+    write!(tty, "  {}", keys(short))
 }
 
 fn keys(short: bool) -> &'static str {

@@ -45,6 +45,8 @@ enum Subject {
     Policy,
     /// Commands under watch.
     Run,
+    /// Commands under a policy.
+    Guard,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -58,6 +60,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Subject::Journal => "journal",
         Subject::Policy => "policy",
         Subject::Run => "run",
+        Subject::Guard => "guard",
     });
     check(again)
 }
@@ -73,6 +76,7 @@ fn measure(args: &Args) -> Result {
         Subject::Journal => journal(args.quick)?,
         Subject::Policy => policy::measure(args.quick)?,
         Subject::Run => run::measure(args.quick)?,
+        Subject::Guard => run::measure_guarded(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

@@ -65,6 +65,10 @@ impl Samples {
         Samples(pairs.map(|(mine, theirs)| mine - theirs).collect())
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn median(&self) -> f64 {
         self.quantile(0.5)
     }

@@ -21,6 +21,8 @@ pub(super) struct Kernel {
     recovered: bool,
     notes: BTreeSet<Note>,
     unreadable: BTreeSet<String>,
+    /// A program had more arguments than were recorded.
+    arguments_cut: bool,
     processes: BTreeSet<ProcessRef>,
     /// Processes with a fact, of which no beginning was seen yet.
     strays: BTreeSet<ProcessRef>,
@@ -34,7 +36,10 @@ impl Kernel {
             Event::ObserverNote(note) => _ = self.notes.insert(note.note),
             Event::JournalRecovered(_) => self.recovered = true,
             Event::ProcessForked(forked) => self.known(forked.process),
-            Event::ProcessExec(exec) => self.known(exec.process),
+            Event::ProcessExec(exec) => {
+                self.known(exec.process);
+                self.arguments_cut |= exec.argv_cut_bytes > 0;
+            }
             Event::ExecFailed(failed) => self.seen(failed.process),
             Event::ProcessExited(exited) => self.seen(exited.process),
             Event::FileOp(op) => self.seen(op.process),
@@ -167,6 +172,10 @@ impl Kernel {
         }
         for kind in &self.unreadable {
             missing.push(Missing::all(format!("unreadable: an event of kind {kind}")));
+        }
+        if self.arguments_cut {
+            let text = "arguments_cut: a program had more arguments than were recorded";
+            missing.push(Missing::one(Some(Class::Programs), text));
         }
         if !self.strays.is_empty() {
             let text = "stray_process: a fact of a process whose beginning was not seen";

@@ -6,7 +6,7 @@
 mod files;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use invigil_schema::{
     ApprovalDecision, Event, NetOpKind, OsText, RulePlace, RunFailed, RunFinished, RunId,
@@ -117,6 +117,9 @@ pub struct Counts {
 pub struct EndpointSummary {
     /// The address.
     pub endpoint: OsText,
+    /// The names that it was found under, where they are known.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub hosts: BTreeSet<String>,
     /// What was tried with it, and how that ended at best.
     pub operations: BTreeMap<NetOpKind, Outcome>,
     /// How often.
@@ -147,6 +150,7 @@ pub struct NoteSummary {
 
 #[derive(Debug, Clone, Default)]
 struct EndpointUse {
+    hosts: BTreeSet<String>,
     operations: BTreeMap<NetOpKind, Outcome>,
     count: u64,
 }
@@ -191,6 +195,7 @@ impl Summary {
         if let Some(endpoint) = endpoint(&op.address) {
             let used = self.endpoints.entry(endpoint).or_default();
             note_best(&mut used.operations, op.op, op.result.into());
+            used.hosts.extend(op.host.clone());
             used.count += 1;
         }
     }
@@ -274,6 +279,7 @@ impl View for Summary {
             .iter()
             .map(|(endpoint, used)| EndpointSummary {
                 endpoint: endpoint.clone(),
+                hosts: used.hosts.clone(),
                 operations: used.operations.clone(),
                 count: used.count,
             });

@@ -2,7 +2,7 @@ use invigil_audit::{Binding, ClaimKind, Coverage, HealthDoc, PolicyStatus, SdkSt
 use invigil_schema::*;
 use serde_json::value::RawValue;
 
-use crate::journal::{Journal, file, hook, lost, observer, rejected};
+use crate::journal::{Journal, exec, file, hook, lost, observer, rejected};
 
 fn has_note(health: &HealthDoc, name: &str) -> bool {
     health.notes.iter().any(|note| note.starts_with(name))
@@ -268,4 +268,22 @@ fn nobody_vouches_for_what_he_cannot_know() {
     assert!(has_note(&health, "not_counted: file_op"));
     let faked = Journal::of(Tier::Notify).with(Origin::Sdk, observer(Tier::Notify, true));
     assert_eq!(faked.health().kernel_layer, Coverage::Absent);
+}
+
+#[test]
+fn arguments_that_were_cut_take_back_the_claim_about_programs() {
+    let cut = ProcessExec {
+        argv_cut_bytes: 1,
+        ..exec(1, "/bin/long")
+    };
+    let health = Journal::around(|j| j.kernel(cut)).health();
+    assert_eq!(health.kernel_layer, Coverage::Partial);
+    assert!(has_note(&health, "arguments_cut"));
+    for claim in &health.claims {
+        match claim.claim {
+            ClaimKind::NoOtherProgram => assert!(!claim.allowed),
+            ClaimKind::NoOtherFileChanged | ClaimKind::NoOtherNetwork => assert!(claim.allowed),
+            _ => {}
+        }
+    }
 }

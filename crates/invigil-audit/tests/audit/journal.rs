@@ -199,6 +199,8 @@ pub(crate) fn net(pid: u32, op: NetOpKind, port: u16) -> NetOp {
             ip: Ipv4Addr::LOCALHOST,
             port,
         },
+        host: None,
+        instead: None,
         result: CallResult::Ok,
     }
 }

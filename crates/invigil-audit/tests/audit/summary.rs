@@ -171,3 +171,56 @@ fn what_was_not_seen_is_said() {
     assert_eq!(summary.processes.len(), 1);
     assert_eq!(summary.duration_ms, 2);
 }
+
+#[test]
+fn questions_are_counted_and_nobody_answers_in_the_name_of_a_person() {
+    let asked = |id: &str| ApprovalRequested {
+        id: id.to_owned(),
+        process: crate::journal::process(1),
+        what: Asked::Exec {
+            program: "/usr/bin/git".into(),
+            argv: vec!["git".into(), "push".into()],
+            cwd: "/w".into(),
+        },
+        action: Digest::ZERO,
+        rule: "coding.toml:3: ask git push ..".to_owned(),
+        reason: None,
+        deadline: Timestamp::from_micros(7),
+    };
+    let answered = |id: &str, decision, by| ApprovalAnswered {
+        id: id.to_owned(),
+        action: Digest::ZERO,
+        decision,
+        scope: None,
+        by,
+        reason: None,
+        added: None,
+        not_added: None,
+    };
+    let (allow, deny) = (ApprovalDecision::Allow, ApprovalDecision::Deny);
+    let person = ApprovalBy::Terminal { uid: 7 };
+    let journal = Journal::around(|j| {
+        let j = j
+            .runtime(asked("a"))
+            .runtime(asked("b"))
+            .runtime(asked("c"));
+        j.with(Origin::User, answered("a", allow, person))
+            .runtime(answered("b", deny, ApprovalBy::Timeout))
+            .with(Origin::User, answered("c", deny, person))
+    });
+    let counts = journal.summary().counts;
+    assert_eq!(
+        (counts.approvals, counts.approved, counts.unanswered),
+        (3, 1, 1)
+    );
+    let policy = journal.health().policy;
+    assert_eq!((policy.approvals, policy.answers), (3, 3));
+    // What the agent reports of an answer is none, and the runtime is not a person.
+    let journal = Journal::around(|j| {
+        j.with(Origin::Sdk, answered("a", allow, person))
+            .runtime(answered("a", allow, person))
+            .with(Origin::User, answered("a", deny, ApprovalBy::Timeout))
+    });
+    assert_eq!(journal.summary().counts.approved, 0);
+    assert_eq!(journal.health().policy.answers, 0);
+}

@@ -166,3 +166,27 @@ fn refusals_are_part_of_the_surface() {
     let surface = Journal::around(|j| j.kernel(denied.clone()).kernel(denied)).surface();
     assert_eq!(surface.denials.len(), 1);
 }
+
+#[test]
+fn an_address_keeps_the_names_that_it_was_found_under() {
+    let to = |host: Option<&str>| NetOp {
+        host: host.map(str::to_owned),
+        ..net(1, NetOpKind::Connect, 443)
+    };
+    let journal = Journal::around(|j| {
+        j.kernel(to(None))
+            .kernel(to(Some("b.example")))
+            .kernel(to(Some("a.example")))
+            .kernel(to(Some("b.example")))
+            .kernel(net(1, NetOpKind::Connect, 80))
+    });
+    let endpoints = serde_json::to_value(journal.surface().network_endpoints).unwrap();
+    assert_eq!(endpoints[0]["endpoint"], "127.0.0.1:443");
+    assert_eq!(
+        endpoints[0]["hosts"],
+        serde_json::json!(["a.example", "b.example"])
+    );
+    assert_eq!(endpoints[1].get("hosts"), None, "no name, no field");
+    let summary = journal.summary();
+    assert_eq!(summary.endpoints[0].hosts.len(), 2);
+}

@@ -216,6 +216,7 @@ fn closed(answered: &ApprovalAnswered) -> ApprovalError {
     match answered.by {
         ApprovalBy::Timeout => ApprovalError::Expired(id),
         ApprovalBy::ProcessEnded => gone("the process that waited has ended"),
+        ApprovalBy::Interrupted => gone("its run was interrupted"),
         ApprovalBy::RunEnded => gone("its run is over"),
         ApprovalBy::Nobody => gone("nobody could be asked, so it was denied"),
         ApprovalBy::TooMany => gone("too many questions were open, so it was denied"),

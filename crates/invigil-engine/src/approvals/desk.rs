@@ -164,7 +164,7 @@ impl Desk {
             inner.close(open, Closing::nobody(ApprovalBy::Nobody, reason));
             return Place::Waits;
         }
-        if let Err(open) = inner.lay_open(open) {
+        if let Some(open) = inner.lay_open(open) {
             inner.close(open, Closing::nobody(ApprovalBy::RunEnded, None));
             return Place::Waits;
         }
@@ -209,6 +209,14 @@ impl Desk {
     /// From now on every question is denied at once.
     pub(crate) fn ask_nobody(&self, why: &'static str) {
         self.0.state().nobody = Some(why);
+    }
+
+    /// Somebody wants the run to end. A call that waits does not feel a signal, so what is open is withdrawn.
+    pub(crate) fn interrupt(&self) {
+        for open in self.0.claim_all(|_| true) {
+            let closing = Closing::nobody(ApprovalBy::Interrupted, None);
+            self.0.close(open, closing);
+        }
     }
 
     /// Looks after the questions of a run while it goes on. When it is over, what is open is withdrawn.
@@ -291,17 +299,17 @@ impl Inner {
         }
     }
 
-    /// Puts a question on the desk, unless the run has ended meanwhile.
-    fn lay_open(&self, open: Open) -> Result<(), Open> {
+    /// Puts a question on the desk. If the run has ended meanwhile, it is given back.
+    fn lay_open(&self, open: Open) -> Option<Open> {
         let mut state = self.state();
         if state.over {
-            return Err(open);
+            return Some(open);
         }
         state.open.insert(open.question.id.clone(), open);
         self.open.store(state.open.len(), Ordering::Release);
         drop(state);
         self.changed.notify_all();
-        Ok(())
+        None
     }
 
     /// Takes a question off the desk. Whoever has it closes it; nobody else can.

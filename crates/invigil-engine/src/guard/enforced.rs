@@ -23,7 +23,7 @@ pub(crate) fn enforced(bounds: &Bounds, started: &ObserverStarted) -> PolicyEnfo
     };
     let means = Means {
         tier: started.tier,
-        sockets: hook("network_on_behalf"),
+        sockets: hook("exact_network"),
         landlock: started.landlock_abi,
     };
     PolicyEnforced {

@@ -135,7 +135,7 @@ impl PolicyGate {
         if exec.loaded {
             return match self.told.state().approved.remove(&key) {
                 true => Answer::Now(Decision::Allow),
-                false => Answer::Now(unseen(&decided)),
+                false => refuse(unseen(&decided)),
             };
         }
         let what = Asked::Exec {
@@ -176,7 +176,7 @@ impl PolicyGate {
                     }
                     Decision::Deny { error, rule, place }
                 }
-                (ApprovalDecision::Deny, Decision::Allow) => Decision::Allow,
+                (ApprovalDecision::Deny, decision) => decision,
             };
             control.answer(id, decision);
         };
@@ -269,6 +269,6 @@ fn unseen(decided: &Decided) -> Decision {
             rule: format!("{rule} (not what was approved)"),
             place,
         },
-        Decision::Allow => Decision::Allow,
+        decision => decision,
     }
 }

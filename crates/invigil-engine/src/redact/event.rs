@@ -49,6 +49,7 @@ fn quiet(event: &Event) -> bool {
         }
         Event::ExecFailed(failed) => still(&failed.path),
         Event::FileFinal(last) => still(&last.path) && last.why_not.is_none(),
+        Event::NetOp(op) if op.host.is_some() => false,
         Event::NetOp(op) => match &op.address {
             Address::Unix { path } => still(path),
             Address::Abstract { name } => still(name),
@@ -97,7 +98,12 @@ impl Pass<'_> {
                     self.string(reason);
                 }
             }
-            Event::NetOp(data) => self.address(&mut data.address),
+            Event::NetOp(data) => {
+                if let Some(host) = &mut data.host {
+                    self.string(host);
+                }
+                self.address(&mut data.address);
+            }
             Event::AccessDenied(data) => self.os(&mut data.target),
             Event::SdkEvent(data) => {
                 self.string(&mut data.source);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::fs::OFlags;
 
-use super::{Access, Storage, StorageFile};
+use super::{Access, Sharing, Storage, StorageFile};
 
 /// Files in a directory, readable by their owner only.
 #[derive(Debug)]
@@ -16,10 +16,20 @@ pub struct DiskStorage {
     directory: PathBuf,
     /// While the lock is held. Opened anew each time: the kernel lets one open file take the same lock twice, and two
     /// journals may share this handle.
-    held: Mutex<Option<File>>,
+    held: Mutex<Option<Held>>,
 }
 
-const LOCK: &str = "lock";
+#[derive(Debug)]
+struct Held {
+    owner: File,
+    /// Of those who share.
+    turn: Option<File>,
+}
+
+/// Locked by whoever owns the journal; shared by all others while they append.
+const OWNER: &str = "lock";
+/// Locked by the one of them whose turn it is.
+const TURN: &str = "turn";
 const MODE: u32 = 0o600;
 
 impl DiskStorage {
@@ -36,9 +46,10 @@ impl DiskStorage {
         &self.directory
     }
 
-    /// Whether another handle holds the lock: a writer is alive. Makes no file; takes the lock for a moment if free.
+    /// Whether another handle owns the journal: a writer is alive. Makes no file; shares the lock for a moment if it
+    /// is free.
     pub fn is_locked(&self) -> io::Result<bool> {
-        let file = match options(Access::Read).open(self.directory.join(LOCK)) {
+        let file = match options(Access::Read).open(self.directory.join(OWNER)) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
@@ -50,17 +61,17 @@ impl DiskStorage {
         }
     }
 
-    fn lock_file(&self) -> io::Result<File> {
+    fn lock_file(&self, name: &str) -> io::Result<File> {
         let mut options = options(Access::Write);
         regular(
             options
                 .create(true)
                 .truncate(false)
-                .open(self.directory.join(LOCK))?,
+                .open(self.directory.join(name))?,
         )
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<File>> {
+    fn held(&self) -> MutexGuard<'_, Option<Held>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -129,32 +140,38 @@ impl Storage for DiskStorage {
         File::open(&self.directory)?.sync_all()
     }
 
-    fn lock(&self) -> io::Result<()> {
-        let file = self.lock_file()?;
-        while let Err(error) = file.lock() {
+    fn lock(&self, sharing: Sharing) -> io::Result<bool> {
+        let owner = self.lock_file(OWNER)?;
+        let taken = match sharing {
+            Sharing::Exclusive => owner.try_lock(),
+            Sharing::Shared => owner.try_lock_shared(),
+        };
+        match taken {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(false),
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+        // While one shares there is no owner, so the wait is for those who append one record.
+        let turn = match sharing {
+            Sharing::Exclusive => None,
+            Sharing::Shared => Some(self.lock_file(TURN)?),
+        };
+        while let Some(Err(error)) = turn.as_ref().map(File::lock) {
             if error.kind() != io::ErrorKind::Interrupted {
                 return Err(error);
             }
         }
-        *self.held() = Some(file);
-        Ok(())
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        let file = self.lock_file()?;
-        match file.try_lock() {
-            Ok(()) => {
-                *self.held() = Some(file);
-                Ok(true)
-            }
-            Err(TryLockError::WouldBlock) => Ok(false),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        *self.held() = Some(Held { owner, turn });
+        Ok(true)
     }
 
     fn unlock(&self) -> io::Result<()> {
-        // Said aloud, not left to closing: a child between fork and exec has the file open as well.
-        self.held().take().map_or(Ok(()), |file| file.unlock())
+        // Said aloud, not left to closing: a child between fork and exec has the files open as well.
+        let Some(Held { owner, turn }) = self.held().take() else {
+            return Ok(());
+        };
+        turn.map_or(Ok(()), |turn| turn.unlock())
+            .and(owner.unlock())
     }
 }
 

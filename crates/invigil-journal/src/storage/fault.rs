@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use fastrand::Rng;
 
-use super::{Access, Storage, StorageFile};
+use super::{Access, Sharing, Storage, StorageFile};
 
 /// What goes wrong, and when. Operations are counted from 0; reading counts too.
 #[derive(Debug, Clone, Default)]
@@ -49,7 +49,7 @@ struct State {
     faults: Faults,
     operations: u64,
     dead: bool,
-    locked: bool,
+    locked: Option<Sharing>,
     /// The file whose sync failed; empty for the directory.
     failed_sync: Option<String>,
     /// Names that a failed sync of the directory has dropped: a later one succeeds without them.
@@ -82,7 +82,7 @@ impl FaultStorage {
             faults: Faults::default(),
             operations: 0,
             dead: false,
-            locked: false,
+            locked: None,
             failed_sync: None,
             dropped: BTreeSet::new(),
             rng: Rng::with_seed(seed),
@@ -174,7 +174,7 @@ impl FaultStorage {
             faults: Faults::default(),
             operations: 0,
             dead: false,
-            locked: false,
+            locked: None,
             failed_sync: None,
             dropped: match how {
                 Crash::Process => state.dropped.clone(),
@@ -417,25 +417,17 @@ impl Storage for FaultStorage {
         state.answer()
     }
 
-    fn lock(&self) -> io::Result<()> {
+    fn lock(&self, sharing: Sharing) -> io::Result<bool> {
         let mut state = self.disk.state();
-        while state.locked && !state.dead {
+        while state.locked == Some(Sharing::Shared) && sharing == Sharing::Shared && !state.dead {
             let woken = self.disk.released.wait(state);
             state = woken.unwrap_or_else(PoisonError::into_inner);
         }
         state.atomic()?;
-        state.locked = true;
-        *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        Ok(())
-    }
-
-    fn try_lock(&self) -> io::Result<bool> {
-        let mut state = self.disk.state();
-        state.atomic()?;
-        if state.locked {
+        if state.locked.is_some() {
             return Ok(false);
         }
-        state.locked = true;
+        state.locked = Some(sharing);
         *self.holds.lock().unwrap_or_else(PoisonError::into_inner) = true;
         Ok(true)
     }
@@ -443,7 +435,7 @@ impl Storage for FaultStorage {
     fn unlock(&self) -> io::Result<()> {
         let mut holds = self.holds.lock().unwrap_or_else(PoisonError::into_inner);
         if std::mem::take(&mut *holds) {
-            self.disk.state().locked = false;
+            self.disk.state().locked = None;
             self.disk.released.notify_one();
         }
         Ok(())

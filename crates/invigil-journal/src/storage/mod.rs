@@ -31,12 +31,20 @@ pub trait Storage: Send + Sync {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes created, renamed and removed names durable.
     fn sync(&self) -> io::Result<()>;
-    /// Waits for the lock.
-    fn lock(&self) -> io::Result<()>;
-    /// Takes the lock if nobody has it.
-    fn try_lock(&self) -> io::Result<bool>;
+    /// Takes the lock. Who shares it waits for others who do, and only for them; who wants it alone waits for nobody.
+    /// False if somebody else has it.
+    fn lock(&self, sharing: Sharing) -> io::Result<bool>;
     /// Gives the lock back.
     fn unlock(&self) -> io::Result<()>;
+}
+
+/// Who else may append.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// Nobody, for as long as this handle is open.
+    Exclusive,
+    /// Any number of processes, one record at a time. Nothing is buffered.
+    Shared,
 }
 
 /// What a file is opened for.

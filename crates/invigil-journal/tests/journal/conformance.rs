@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::sync::Arc;
 
+use invigil_journal::Sharing::{Exclusive, Shared};
 use invigil_journal::storage::{Access, FaultStorage};
 use invigil_journal::{DiskStorage, Storage};
 
@@ -54,8 +55,9 @@ suite! {
 
 fn list(storage: &Arc<dyn Storage>) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = storage.list().unwrap().into_iter().collect();
-    // The lock of the real storage is a file beside the others.
+    // The locks of the real storage are files beside the others.
     names.remove("lock");
+    names.remove("turn");
     names
 }
 
@@ -158,34 +160,44 @@ fn syncs_succeed(Pair { one, .. }: &Pair) {
 }
 
 fn the_lock_excludes_the_other_handle(Pair { one, other }: &Pair) {
-    assert!(one.try_lock().unwrap());
-    assert!(!other.try_lock().unwrap());
+    assert!(one.lock(Exclusive).unwrap());
+    // Nobody waits for an owner: that could be for hours.
+    assert!(!other.lock(Exclusive).unwrap());
+    assert!(!other.lock(Shared).unwrap());
     // Giving back what one does not have changes nothing.
     other.unlock().unwrap();
-    assert!(!other.try_lock().unwrap());
+    assert!(!other.lock(Exclusive).unwrap());
     one.unlock().unwrap();
-    assert!(other.try_lock().unwrap());
-    assert!(!one.try_lock().unwrap());
+    assert!(other.lock(Exclusive).unwrap());
+    assert!(!one.lock(Exclusive).unwrap());
+    other.unlock().unwrap();
+    assert!(other.lock(Shared).unwrap());
+    assert!(!one.lock(Exclusive).unwrap());
+    other.unlock().unwrap();
+    assert!(one.lock(Exclusive).unwrap());
 }
 
 /// Two journals of one process may share a handle.
 fn the_lock_excludes_the_same_handle(Pair { one, .. }: &Pair) {
-    assert!(one.try_lock().unwrap());
-    assert!(!one.try_lock().unwrap());
+    assert!(one.lock(Exclusive).unwrap());
+    assert!(!one.lock(Exclusive).unwrap());
+    assert!(!one.lock(Shared).unwrap());
     one.unlock().unwrap();
-    assert!(one.try_lock().unwrap());
+    assert!(one.lock(Exclusive).unwrap());
 }
 
 fn the_lock_goes_with_its_handle(Pair { one, other }: &Pair) {
-    one.lock().unwrap();
+    assert!(one.lock(Shared).unwrap());
     // The directory, or the memory, stays; only the handle goes.
     let taken = std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| other.lock());
+        let waiting = scope.spawn(|| other.lock(Shared));
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(!waiting.is_finished(), "it is somebody else's turn");
         one.unlock().unwrap();
         waiting.join().unwrap()
     });
-    taken.unwrap();
-    assert!(!one.try_lock().unwrap());
+    assert!(taken.unwrap());
+    assert!(!one.lock(Exclusive).unwrap());
 }
 
 fn waiting_for_the_lock_ends_with_it(Pair { one, other }: &Pair) {
@@ -193,7 +205,7 @@ fn waiting_for_the_lock_ends_with_it(Pair { one, other }: &Pair) {
     // Not atomic on purpose: read, give way, write. Only the lock makes the sum right.
     let add = |storage: &Arc<dyn Storage>| {
         for _ in 0..200 {
-            storage.lock().unwrap();
+            assert!(storage.lock(Shared).unwrap());
             let before = *total.lock().unwrap();
             std::thread::yield_now();
             *total.lock().unwrap() = before + 1;
@@ -217,14 +229,17 @@ fn a_dropped_handle_leaves_the_lock() {
     );
     assert!(!one.is_locked().unwrap());
     assert!(super::support::snapshot(directory.path()).is_empty());
-    one.lock().unwrap();
+    assert!(one.lock(Shared).unwrap());
+    assert!(!other.is_locked().unwrap(), "nobody owns it");
+    one.unlock().unwrap();
+    assert!(one.lock(Exclusive).unwrap());
     assert!(other.is_locked().unwrap());
     drop(one);
     assert!(!other.is_locked().unwrap());
 
     let one = FaultStorage::new(1);
     let other = one.another();
-    one.lock().unwrap();
+    assert!(one.lock(Exclusive).unwrap());
     drop(one);
-    assert!(other.try_lock().unwrap());
+    assert!(other.lock(Exclusive).unwrap());
 }

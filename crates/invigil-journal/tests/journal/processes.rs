@@ -229,6 +229,8 @@ fn a_second_exclusive_writer_is_refused_until_the_first_is_killed() {
     let mut lines = listen(&mut child);
     assert_eq!(lines.next().as_deref(), Some("holding"));
     assert!(matches!(open(), Err(Error::Busy)));
+    let sharing = Journal::open(disk(path), clock(), shared(u64::MAX));
+    assert!(matches!(sharing, Err(Error::Busy)), "and nobody waits");
     assert!(DiskStorage::new(path).is_locked().unwrap());
     // Reading needs no lock.
     assert_eq!(read_all(disk(path)).0.len(), 2);
@@ -252,6 +254,28 @@ pub(crate) fn hold(words: &Words) {
         .unwrap();
     say("holding");
     drop(std::io::read_to_string(std::io::stdin()));
+}
+
+/// Between two records of somebody who shares, another may take the journal for its own.
+#[test]
+fn who_shares_is_told_of_an_owner_and_goes_on_after_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let sharing = create(disk(directory.path()), shared(u64::MAX));
+    let append = |text| {
+        sharing
+            .append(ORIGIN, &note(text))
+            .map(|ticket| ticket.seq())
+    };
+    assert_eq!(append("before").unwrap(), 1);
+    let (owner, _) = Journal::open(disk(directory.path()), clock(), exclusive(u64::MAX)).unwrap();
+    assert!(matches!(append("meanwhile"), Err(Error::Busy)));
+    owner
+        .append(ORIGIN, &note("mine"))
+        .unwrap()
+        .written()
+        .unwrap();
+    owner.close().unwrap();
+    assert_eq!(append("after").unwrap(), 3);
 }
 
 #[test]

@@ -224,11 +224,8 @@ impl Storage for Hooked {
     fn sync(&self) -> std::io::Result<()> {
         (self.on_names_sync)(&*self.inner)
     }
-    fn lock(&self) -> std::io::Result<()> {
-        self.inner.lock()
-    }
-    fn try_lock(&self) -> std::io::Result<bool> {
-        self.inner.try_lock()
+    fn lock(&self, sharing: Sharing) -> std::io::Result<bool> {
+        self.inner.lock(sharing)
     }
     fn unlock(&self) -> std::io::Result<()> {
         self.inner.unlock()

@@ -106,6 +106,8 @@ fn coding_keeps_secrets_and_asks_before_anything_leaves() {
         "/home/me/work/.invigil/policy.toml",
         "/home/me/.config/autostart/x",
         "/home/me/.local/bin/x",
+        "/home/me/.local/share/pnpm/x",
+        "/home/me/.yarn/bin/x",
         "/usr/bin/x",
     ] {
         assert_eq!(coding.write(path), Deny, "{path}");

@@ -8,6 +8,7 @@ use super::Observer;
 use super::settle::{Via, Work};
 use crate::api::{Answer, Decision, Request};
 use crate::calls::{self, Call, Owner};
+use crate::exact::{self, Refusal};
 use crate::exactly;
 use crate::exec;
 use crate::files::{self, Likeness, Way};
@@ -165,6 +166,10 @@ impl Observer {
                 | Call::SendMsg { .. }
                 | Call::SendMmsg { .. }
         );
+        if network && self.exact_network {
+            let plan = exact::plan(caller, call, likeness == Likeness::Acts);
+            return self.on_exact_call(trapped, plan);
+        }
         if network {
             return match net::plan(caller, call, likeness == Likeness::Acts) {
                 Some(planned) => self.on_net_call(trapped, planned),
@@ -233,6 +238,8 @@ impl Observer {
                 process,
                 op,
                 address,
+                host: None,
+                instead: None,
                 result,
             })
             .collect();
@@ -241,6 +248,24 @@ impl Observer {
             _ => Work::Watch(Pending::Net(ops)),
         };
         self.decide(trapped, work);
+    }
+
+    fn on_exact_call(&mut self, trapped: Trapped, plan: Result<exact::Plan, Refusal>) {
+        let process = trapped.process;
+        let fact = |(op, address)| NetOp {
+            process,
+            op,
+            address,
+            host: None,
+            instead: None,
+            result: CallResult::Unknown,
+        };
+        match plan {
+            Ok((Some(op), act)) => self.decide(trapped, Work::Net(fact(op), act)),
+            Ok((None, act)) => self.do_net(trapped, None, act),
+            Err(Refusal::Fails(op, error)) => self.net_ended(trapped, op.map(fact), Err(error)),
+            Err(Refusal::Lends(op, error)) => self.refuse_net(trapped, fact(op), error),
+        }
     }
 
     fn on_exec_call(&mut self, trapped: Trapped, dir: i32, path: u64, argv: u64, flags: i32) {
@@ -284,6 +309,7 @@ impl Observer {
                 id,
                 process,
                 action,
+                exact: matches!(work, Work::Net(..) | Work::File(..)),
             });
             if answer != Answer::Now(Decision::Allow) {
                 break;

@@ -79,6 +79,8 @@ struct Observer {
     own_umask: Option<u32>,
     process_umask: u32,
     privileged: bool,
+    /// No call that can carry an address is left to the kernel.
+    exact_network: bool,
     signals_scoped: bool,
     noted: HashSet<(u32, Note)>,
     /// Lets SIGCHLD in.
@@ -192,6 +194,7 @@ impl Observer {
             own_umask,
             process_umask,
             privileged: is_privileged(),
+            exact_network: false,
             signals_scoped: prepared.signals_scoped(),
             noted: HashSet::new(),
             waiting_mask: sys::current_mask(Some(libc::SIGCHLD)),
@@ -213,7 +216,10 @@ impl Observer {
             .listener
             .as_ref()
             .is_some_and(|l| seccomp::set_sync_wake_up(l.as_fd()));
-        let event = observer.started_event(config, sync);
+        let sockets = observer.why_not_sockets();
+        let inexact = observer.why_not_exact(config, sockets.as_deref());
+        observer.exact_network = inexact.is_none();
+        let event = observer.started_event(config, sync, sockets.as_deref(), inexact);
         observer.emit(Origin::Runtime, event.into());
         let process = observer
             .table
@@ -232,22 +238,45 @@ impl Observer {
         Ok((observer, launched))
     }
 
-    fn started_event(&self, config: &Config, sync: bool) -> ObserverStarted {
+    /// Why sockets of others cannot be duplicated, if that is so.
+    fn why_not_sockets(&self) -> Option<String> {
+        let duplicated =
+            sys::pidfd_open(self.root, false).and_then(|pidfd| sys::pidfd_getfd(pidfd.as_fd(), 2));
+        match duplicated {
+            // A closed descriptor is no refusal.
+            Ok(_) | Err(Errno(libc::EBADF)) => None,
+            Err(error) => Some(format!(
+                "pidfd_getfd fails with {error}; addresses can be raced"
+            )),
+        }
+    }
+
+    /// Why the network is not exact, if it is not.
+    fn why_not_exact<'a>(&self, config: &Config, sockets: Option<&'a str>) -> Option<&'a str> {
+        if !config.exact {
+            Some("not asked for")
+        } else if self.tier != Tier::Notify {
+            Some("needs the notify tier; addresses can be raced")
+        } else if self.own_umask.is_none() {
+            Some("the observer has no directory of its own; addresses can be raced")
+        } else {
+            sockets
+        }
+    }
+
+    fn started_event(
+        &self,
+        config: &Config,
+        sync: bool,
+        sockets: Option<&str>,
+        inexact: Option<&str>,
+    ) -> ObserverStarted {
         let hook = |name: &str, why_not: Option<&str>| Hook {
             name: name.into(),
             attached: why_not.is_none(),
             why_not: why_not.map(Into::into),
         };
         let notify = self.tier == Tier::Notify;
-        let sockets =
-            sys::pidfd_open(self.root, false).and_then(|pidfd| sys::pidfd_getfd(pidfd.as_fd(), 2));
-        // A closed descriptor is no refusal.
-        let sockets = match sockets {
-            Ok(_) | Err(Errno(libc::EBADF)) => None,
-            Err(error) => Some(format!(
-                "pidfd_getfd fails with {error}; addresses can be raced"
-            )),
-        };
         let reads = config.reads == Reads::Recorded;
         let interrupted = "signals can interrupt a trapped call (needs Linux 5.19)";
         ObserverStarted {
@@ -262,7 +291,8 @@ impl Observer {
                     "race_free_arguments",
                     (!notify).then_some("needs the notify tier"),
                 ),
-                hook("network_on_behalf", sockets.as_deref().filter(|_| notify)),
+                hook("network_on_behalf", sockets.filter(|_| notify)),
+                hook("exact_network", inexact),
                 hook(
                     "killable_wait",
                     (notify && !self.killable).then_some(interrupted),

@@ -1,10 +1,13 @@
 //! From a decision to an answer.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use invigil_schema::{
-    CallResult, Errno, FileOp, FileOpKind, NetOp, NetOpKind, Note, OpenFlag, Origin, OsText,
+    Address, CallResult, Errno, FileOp, FileOpKind, NetOp, NetOpKind, Note, OpenFlag, Origin,
+    OsText,
 };
 
 use super::Observer;
@@ -19,6 +22,9 @@ use crate::sys::seccomp::{self, Reply};
 use crate::sys::{self, Sys};
 use crate::table::Pending;
 use crate::waker::Order;
+
+/// The rule in the evidence of what is refused because it cannot be done on behalf.
+const EXACT_RULE: &str = "invigil:exact_network";
 
 /// How a trapped call reached us, and how it is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,6 +56,27 @@ impl Work {
             Work::Watch(Pending::Exec(wanted)) => vec![Action::Exec(wanted.request())],
             Work::Watch(Pending::Chdir) => Vec::new(),
         }
+    }
+
+    /// Makes it happen at another address.
+    fn lead(&mut self, to: SocketAddr, host: Option<String>) -> Sys<()> {
+        let Work::Net(op, act) = self else {
+            return Err(Errno(libc::EACCES));
+        };
+        act.lead(to)?;
+        op.host = host;
+        op.instead = Some(match to {
+            SocketAddr::V4(to) => Address::Inet {
+                ip: *to.ip(),
+                port: to.port(),
+            },
+            SocketAddr::V6(to) => Address::Inet6 {
+                ip: *to.ip(),
+                port: to.port(),
+                scope: to.scope_id(),
+            },
+        });
+        Ok(())
     }
 
     /// What a refusal is about.
@@ -89,7 +116,6 @@ fn net_what(op: &NetOp) -> (String, OsText) {
         NetOpKind::Listen => "listen",
         NetOpKind::Send => "send",
     };
-    use invigil_schema::Address;
     let address = match &op.address {
         Address::Inet { ip, port } => format!("{ip}:{port}").into_bytes().into(),
         Address::Inet6 { ip, port, .. } => format!("[{ip}]:{port}").into_bytes().into(),
@@ -112,8 +138,12 @@ pub(super) struct Suspended {
 enum Waiting {
     /// For an answer.
     Asked(Work),
-    /// For a connection.
-    Connecting(NetOp),
+    /// For a connection, or for room for a message.
+    Connecting {
+        op: Option<NetOp>,
+        /// Tells the worker that nobody waits any more.
+        forgotten: Arc<AtomicBool>,
+    },
     /// For somebody else who opens the same FIFO.
     Opening {
         op: FileOp,
@@ -122,15 +152,22 @@ enum Waiting {
     },
 }
 
+/// Why a decision to lead something elsewhere is a refusal.
+pub(super) const NOT_ELSEWHERE: &str = "it cannot be led to another address";
+
 impl Observer {
     /// Does what was decided.
-    pub(super) fn settle(&mut self, trapped: Trapped, work: Work, decision: Decision) {
+    pub(super) fn settle(&mut self, trapped: Trapped, mut work: Work, decision: Decision) {
         let decision = match decision {
             Decision::Allow => self.bounds.judge(&work),
-            denied => denied,
+            decided => decided,
         };
         let (error, rule, place) = match decision {
             Decision::Allow => return self.carry_out(trapped, work),
+            Decision::Instead { to, host } => match work.lead(to, host) {
+                Ok(()) => return self.carry_out(trapped, work),
+                Err(error) => (error, NOT_ELSEWHERE.to_owned(), None),
+            },
             Decision::Deny { error, rule, place } => (error, rule, place),
         };
         let (what, target) = work.target();
@@ -152,7 +189,7 @@ impl Observer {
                 self.watch(trapped, Pending::File(op));
             }
             Work::File(op, act) => self.do_file(trapped, op, act),
-            Work::Net(op, act) => self.do_net(trapped, op, act),
+            Work::Net(op, act) => self.do_net(trapped, Some(op), act),
         }
     }
 
@@ -270,14 +307,21 @@ impl Observer {
         }
     }
 
-    fn do_net(&mut self, trapped: Trapped, op: NetOp, act: net::Act) {
+    /// Does something to a socket; without a fact if it is none.
+    pub(super) fn do_net(&mut self, trapped: Trapped, op: Option<NetOp>, act: net::Act) {
+        if matches!(act.kind, net::Kind::BindFrom(_)) {
+            self.take_umask(&trapped);
+        }
         match net::perform(act) {
             net::Done::Ended(result) => self.net_ended(trapped, op, result),
             net::Done::Wait(act) => {
                 let request = self.next_request;
                 self.next_request += 1;
                 let mailbox = Arc::clone(&self.mailbox);
-                let worker = move || mailbox.post(Order::Connected(request, net::finish(&act)));
+                let forgotten = Arc::new(AtomicBool::new(false));
+                let flag = Arc::clone(&forgotten);
+                let worker =
+                    move || mailbox.post(Order::Connected(request, net::finish(act, &flag)));
                 let name = "invigil-connect".to_owned();
                 match std::thread::Builder::new()
                     .name(name)
@@ -285,33 +329,44 @@ impl Observer {
                     .spawn(worker)
                 {
                     Ok(_) => {
-                        let what = Waiting::Connecting(op);
+                        let what = Waiting::Connecting { op, forgotten };
                         self.suspended.insert(request, Suspended { trapped, what });
                     }
-                    Err(_) => self.watch(trapped, Pending::Net(vec![op])),
+                    Err(_) => match op {
+                        Some(op) if !self.exact && op.instead.is_none() => {
+                            self.watch(trapped, Pending::Net(vec![op]));
+                        }
+                        op => self.net_ended(trapped, op, Err(Errno(libc::ENOBUFS))),
+                    },
                 }
             }
         }
     }
 
-    fn net_ended(&mut self, trapped: Trapped, mut op: NetOp, result: Sys<()>) {
-        op.result = match result {
-            Ok(()) => CallResult::Ok,
-            Err(error) => CallResult::Failed(error),
-        };
-        self.emit(Origin::Kernel, op.into());
-        let reply = match result {
-            Ok(()) => Reply::Return(0),
-            Err(error) => Reply::Fail(error),
-        };
+    pub(super) fn net_ended(&mut self, trapped: Trapped, op: Option<NetOp>, result: Sys<i64>) {
+        if let Some(mut op) = op {
+            op.result = match result {
+                Ok(_) => CallResult::Ok,
+                Err(error) => CallResult::Failed(error),
+            };
+            self.emit(Origin::Kernel, op.into());
+        }
+        let reply = result.map_or_else(Reply::Fail, Reply::Return);
         self.reply(trapped, reply);
     }
 
+    /// A call on sockets that cannot be done on behalf without lending rights, and must not be left to the kernel.
+    pub(super) fn refuse_net(&mut self, trapped: Trapped, op: NetOp, error: Errno) {
+        let (what, target) = net_what(&op);
+        self.deny(trapped.process, &what, target, EXACT_RULE, error);
+        self.net_ended(trapped, Some(op), Err(error));
+    }
+
     /// A worker's connection has ended.
-    pub(super) fn on_connected(&mut self, request: u64, result: Sys<()>) {
+    pub(super) fn on_connected(&mut self, request: u64, result: Sys<i64>) {
         if let Some(Suspended {
             trapped,
-            what: Waiting::Connecting(op),
+            what: Waiting::Connecting { op, .. },
         }) = self.suspended.remove(&request)
         {
             self.net_ended(trapped, op, result);
@@ -354,7 +409,12 @@ impl Observer {
             .collect();
         for id in gone {
             match self.suspended.remove(&id).map(|suspended| suspended.what) {
-                Some(Waiting::Connecting(op)) => self.emit(Origin::Kernel, op.into()),
+                Some(Waiting::Connecting { op, forgotten }) => {
+                    forgotten.store(true, Ordering::Relaxed);
+                    if let Some(op) = op {
+                        self.emit(Origin::Kernel, op.into());
+                    }
+                }
                 Some(Waiting::Asked(_)) => self.gate.withdrawn(id),
                 Some(Waiting::Opening { op, slow, .. }) => {
                     slow.release();

@@ -7,6 +7,7 @@ use invigil_schema::{
     ProcessForked, Tier,
 };
 
+use super::settle::NOT_ELSEWHERE;
 use super::{ORPHAN_PATIENCE, Observer};
 use crate::api::{Action, Answer, Decision, Exec, Request};
 use crate::calls;
@@ -215,11 +216,12 @@ impl Observer {
             id: 0,
             process,
             action: Action::File(op),
+            exact: true,
         };
         let (error, refused) = match self.gate.check(&request) {
             Answer::Now(Decision::Allow) => return,
             Answer::Now(Decision::Deny { error, rule, place }) => (error, (rule, place)),
-            Answer::Ask => (
+            Answer::Now(Decision::Instead { .. }) | Answer::Ask => (
                 Errno(libc::EACCES),
                 (
                     "a file that was not asked about cannot be approved later".into(),
@@ -386,6 +388,7 @@ impl Observer {
                 cut: image.cut > 0,
                 sha256: image.sha256,
             }),
+            exact: true,
         };
         let answer = match self.gate.check(&request) {
             Answer::Now(Decision::Allow) => Answer::Now(self.bounds.judge_exec(&image.executable)),
@@ -394,6 +397,7 @@ impl Observer {
         let refused = match answer {
             Answer::Now(Decision::Allow) => return,
             Answer::Now(Decision::Deny { rule, place, .. }) => (rule, place),
+            Answer::Now(Decision::Instead { .. }) => (NOT_ELSEWHERE.into(), None),
             Answer::Ask => (
                 "a program that was not asked about cannot be approved later".into(),
                 None,

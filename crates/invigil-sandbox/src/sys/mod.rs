@@ -50,6 +50,24 @@ pub(crate) fn read_memory(tid: u32, address: u64, buffer: &mut [u8]) -> Sys<usiz
     check(read as i64).map(|n| n as usize)
 }
 
+/// Copies bytes into another process.
+pub(crate) fn write_memory(tid: u32, address: u64, bytes: &[u8]) -> Sys<()> {
+    let local = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let remote = libc::iovec {
+        iov_base: address as *mut libc::c_void,
+        iov_len: bytes.len(),
+    };
+    // SAFETY: `local` describes `bytes`, which is only read; `remote` is checked by the kernel.
+    let written = unsafe { libc::process_vm_writev(tid as i32, &local, 1, &remote, 1, 0) };
+    match check(written as i64)? {
+        n if n == bytes.len() as i64 => Ok(()),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
 /// Reads a plain C structure from another process.
 pub(crate) fn read_array<const N: usize>(tid: u32, address: u64) -> Sys<[u8; N]> {
     let mut bytes = [0; N];
@@ -271,6 +289,12 @@ pub(crate) fn kill(pid: u32, signal: i32) -> Sys<()> {
     check(unsafe { libc::kill(pid as i32, signal) }).map(drop)
 }
 
+/// Sends a signal to a thread.
+pub(crate) fn kill_thread(pid: u32, tid: u32, signal: i32) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, signal) }).map(drop)
+}
+
 /// The process group of a process.
 pub(crate) fn getpgid(pid: u32) -> Sys<u32> {
     // SAFETY: plain integers.
@@ -287,6 +311,12 @@ pub(crate) fn effective_user() -> u32 {
 pub(crate) fn unshare_fs() -> Sys<()> {
     // SAFETY: plain integers.
     check(unsafe { libc::unshare(libc::CLONE_FS) }).map(drop)
+}
+
+/// Goes to a directory.
+pub(crate) fn fchdir(dir: BorrowedFd<'_>) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::fchdir(dir.as_raw_fd()) }).map(drop)
 }
 
 /// Sets the umask and returns the old one.

@@ -31,6 +31,53 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, address: &[u8]) -> Sys<()> {
     .map(drop)
 }
 
+/// `listen`.
+pub(crate) fn listen(fd: BorrowedFd<'_>, backlog: i32) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::listen(fd.as_raw_fd(), backlog) }).map(drop)
+}
+
+/// `sendmsg`. An empty address or control is none.
+pub(crate) fn send(
+    fd: BorrowedFd<'_>,
+    address: &[u8],
+    data: &[u8],
+    control: &[u8],
+    flags: i32,
+) -> Sys<usize> {
+    let mut vector = libc::iovec {
+        iov_base: data.as_ptr().cast_mut().cast(),
+        iov_len: data.len(),
+    };
+    let some = |bytes: &[u8]| match bytes {
+        [] => std::ptr::null_mut(),
+        bytes => bytes.as_ptr().cast_mut().cast(),
+    };
+    // SAFETY: an all-zero header is valid; every pointer has the length beside it, and sending only reads.
+    let sent = unsafe {
+        let mut message: libc::msghdr = std::mem::zeroed();
+        message.msg_name = some(address);
+        message.msg_namelen = address.len() as libc::socklen_t;
+        message.msg_iov = &mut vector;
+        message.msg_iovlen = 1;
+        message.msg_control = some(control);
+        message.msg_controllen = control.len() as _;
+        libc::sendmsg(fd.as_raw_fd(), &message, flags)
+    };
+    check(sent as i64).map(|n| n as usize)
+}
+
+/// Waits until something can be sent, or for so long.
+pub(crate) fn wait_for_room(fd: BorrowedFd<'_>, limit: Duration) {
+    let mut poll = libc::pollfd {
+        fd: fd.as_raw_fd(),
+        events: libc::POLLOUT,
+        revents: 0,
+    };
+    // SAFETY: one descriptor, which outlives the call. Whatever comes of it, one tries again.
+    unsafe { libc::poll(&mut poll, 1, limit.as_millis() as i32) };
+}
+
 /// The own address of a socket.
 pub(crate) fn own_address(fd: BorrowedFd<'_>) -> Sys<Vec<u8>> {
     let mut address = vec![0u8; 256];

@@ -6,6 +6,7 @@
 mod asking;
 mod confined;
 mod exact;
+mod exact_network;
 mod facts;
 mod fidelity;
 mod harness;

@@ -38,6 +38,9 @@ impl Export {
         let output = self
             .output
             .unwrap_or_else(|| format!("{}.tar.gz", run.run_id()).into());
+        if store.holds(&output) {
+            return Err(CliError::InStore(output));
+        }
         let packed = export(&run, &output, self.force)?;
         if self.json {
             let line = json!({

@@ -212,7 +212,7 @@ impl Run {
             spec.asking.policy = Some(user);
         }
         let status = match &self.status {
-            Some(path) => Some(StatusFile::prepare(path, store.home())?),
+            Some(path) => Some(StatusFile::prepare(path, store)?),
             None => None,
         };
         let control = Control::new();
@@ -371,8 +371,9 @@ fn result(outcome: &RunOutcome, code: u8) -> Value {
 /// A second interrupt within this time means it.
 const TWICE: Duration = Duration::from_secs(2);
 
-/// From here on a signal is the run's business. What a terminal sends, it sends to its whole foreground group, so that is
-/// not passed on a second time; a second SIGINT soon after the first kills.
+/// From here on a signal is the run's business. What is typed at a terminal goes to its whole foreground group, so that
+/// is not passed on a second time; a second SIGINT soon after the first kills. A terminal that is closed tells only the
+/// leader of its session, which may be us, and everybody in the run shall know.
 fn pass_on_signals(control: Control) -> Result<(), CliError> {
     // SIGXFSZ has a handler only so that a file that is too large is an error and not our death.
     let all = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXFSZ];
@@ -384,7 +385,7 @@ fn pass_on_signals(control: Control) -> Result<(), CliError> {
             match origin.signal {
                 SIGXFSZ => {}
                 SIGINT if interrupted.is_some_and(|at| at.elapsed() < TWICE) => control.kill(),
-                _ if from_terminal => {}
+                SIGINT | SIGQUIT if from_terminal => control.interrupted(),
                 signal => control.signal(signal),
             }
             if origin.signal == SIGINT {

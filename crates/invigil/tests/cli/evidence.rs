@@ -131,3 +131,75 @@ say(event_type="run_finished")
         invigil.expect(0, &["verify", "a.tar.gz"]);
     }
 }
+
+/// Two hundred calls, a new connection for every tenth: what is written right behind the word belongs to that word.
+const HASTY: &str = r#"
+import json, os, socket
+def connect():
+    global channel, seq
+    channel, seq = socket.socket(socket.AF_UNIX), 0
+    channel.connect(os.environ["INVIGIL_EVENTS"])
+def say(kind, call):
+    global seq
+    line = dict(schema=os.environ["INVIGIL_EVENTS_SCHEMA"], run_id=os.environ["INVIGIL_RUN_ID"], seq=seq,
+                source="test", event_type=kind, tool_call_id=call, tool="write")
+    os.write(channel.fileno(), json.dumps(line).encode() + b"\n")
+    seq += 1
+for i in range(200):
+    if i % 10 == 0:
+        connect()
+    say("tool_call_started", "c%d" % i)
+    os.close(os.open("f%d" % i, os.O_CREAT | os.O_WRONLY))
+    say("tool_call_completed", "c%d" % i)
+"#;
+
+#[test]
+fn a_call_lasts_from_the_word_of_its_start() {
+    for invigil in Invigil::everyone() {
+        std::fs::write(invigil.at("agent.py"), HASTY).unwrap();
+        for tier in ["notify", "ptrace"] {
+            let start = ["run", "-q", "--run-id", tier, "--tier", tier];
+            let args = [&start[..], &["--", "python3", "agent.py"]].concat();
+            invigil.expect(0, &args);
+            invigil.expect(0, &["export", tier]);
+            let output = std::process::Command::new("tar")
+                .args(["xzOf", &invigil.at(&format!("{tier}.tar.gz"))])
+                .arg("correlation-report.json")
+                .output()
+                .unwrap();
+            let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+            let calls = report["calls"].as_array().unwrap();
+            assert_eq!(calls.len(), 200);
+            for call in calls {
+                let id = call["tool_call_id"].as_str().unwrap();
+                let own = invigil.at(&id.replace('c', "f"));
+                let paths = &call["by_caller"]["paths"];
+                assert_eq!(paths, &serde_json::json!([own]), "{tier}: {id}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_store_takes_no_archives() {
+    let invigil = Invigil::new();
+    invigil.expect(0, &["run", "-q", "--run-id", "a", "--", "true"]);
+    std::os::unix::fs::symlink(invigil.home(), invigil.at("link")).unwrap();
+    let before = tree(&invigil.home().join("runs"));
+    for target in [
+        "home/a.tar.gz",
+        "link/runs/a/x",
+        "home/runs/a/journal.ndjson",
+    ] {
+        let (_, stderr) = invigil.expect(125, &["export", "a", "--force", "-o", target]);
+        assert!(stderr.contains("is in the store"), "{stderr}");
+    }
+    let inside = invigil
+        .command(&["export", "a"])
+        .current_dir(invigil.home())
+        .output()
+        .unwrap();
+    assert_eq!(inside.status.code(), Some(125));
+    assert_eq!(tree(&invigil.home().join("runs")), before);
+    assert!(!invigil.home().join("a.tar.gz").exists());
+}

@@ -6,11 +6,14 @@
     reason = "a test that cannot go on has failed, and one that skips says so"
 )]
 
+mod approvals;
 mod evidence;
+mod guard;
 mod observe;
 mod policy;
 mod protect;
 mod run;
+mod terminal;
 mod views;
 
 use std::path::{Path, PathBuf};

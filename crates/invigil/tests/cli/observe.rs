@@ -345,3 +345,22 @@ fn a_run_inside_a_run_never_hangs() {
         assert!(stderr.contains("contract_only"), "{stderr}");
     }
 }
+
+/// More arguments than a record holds: what there is of them is kept, and nobody says that everything was seen.
+#[test]
+fn arguments_that_are_cut_are_not_called_whole() {
+    for invigil in Invigil::everyone() {
+        let script = "exec true $(seq 100000 140000)";
+        let args = ["run", "--run-id", "a", "--", "bash", "-c", script];
+        let (_, stderr) = invigil.expect(0, &args);
+        assert!(
+            stderr.contains("more arguments than were recorded"),
+            "{stderr}"
+        );
+        let execs = invigil.all("a", "process_exec");
+        let long = execs.last().unwrap();
+        assert_eq!(long["argv"][1], "100000");
+        let cut = long["argv_cut_bytes"].as_u64().unwrap();
+        assert!((100_000..200_000).contains(&cut), "{cut}");
+    }
+}

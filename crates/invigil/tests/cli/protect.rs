@@ -35,6 +35,37 @@ fn the_store_cannot_be_changed_from_inside() {
     }
 }
 
+/// Opens for reading are trapped only when they are asked for; then the store is as closed to readers as to writers.
+#[test]
+fn the_store_cannot_be_read_where_reads_are_watched() {
+    for invigil in Invigil::everyone() {
+        invigil.expect(0, &["run", "-q", "--run-id", "before", "--", "true"]);
+        let home = invigil.home().to_str().unwrap().to_owned();
+        let script = "home=$0; journal=runs/before/journal.ndjson; ln -sfn $home link; \
+             for way in $home/$journal link/$journal /proc/self/root$home/$journal $home/runs/../$journal; do \
+             cat $way && echo read; done 2> /dev/null; \
+             cd $home && cat $journal && echo read; \
+             ls $home && echo listed; cat $home/tokens/any && echo read; \
+             exec 5< $home/index.sqlite && echo opened; exit 0";
+        for tier in ["notify", "ptrace"] {
+            let start = [
+                "run", "-q", "--run-id", tier, "--tier", tier, "--reads", "on",
+            ];
+            let args = [&start[..], &["--", "bash", "-c", script, &home]].concat();
+            let (stdout, _) = invigil.expect(0, &args);
+            assert_eq!(stdout, "", "{tier}");
+            let denied = invigil.all(tier, "access_denied");
+            let in_store = denied.iter().filter(|denied| {
+                denied["what"] == "file.read"
+                    && denied["target"].as_str().unwrap().starts_with(&home)
+                    && denied["rule"] == "invigil protects itself"
+            });
+            assert!(in_store.count() >= 7, "{tier}: {denied:#?}");
+            invigil.expect(0, &["verify", tier]);
+        }
+    }
+}
+
 #[test]
 fn the_supervisor_cannot_be_signalled_stopped_or_traced_from_inside() {
     for invigil in Invigil::everyone() {

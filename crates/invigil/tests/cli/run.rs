@@ -142,7 +142,7 @@ fn arguments_keep_their_bytes() {
 
 /// Starts `sh` under Invigil, and returns when it has said that it is ready.
 fn start(invigil: &Invigil, run: &str, script: &str) -> Child {
-    let script = format!("{script}; echo ready; while :; do sleep 0.05; done");
+    let script = format!("{script}; echo ready; exec sleep 100");
     let mut child = invigil
         .command(&["run", "--run-id", run, "--", "sh", "-c", &script])
         .stdout(Stdio::piped())
@@ -267,42 +267,79 @@ fn the_place_is_taken_from_flag_variable_and_xdg_in_this_order() {
     assert!(place("user/.local/share/invigil/runs").exists());
 }
 
-/// What cannot be recorded does not happen: the disk of the store is full in the middle of a run.
+/// What cannot be recorded does not happen: there is no more room for the journal in the middle of a run.
 #[test]
 fn a_full_disk_ends_the_run_and_everything_in_it() {
-    let invigil = Invigil::new();
-    let home = invigil.home();
-    std::fs::create_dir(&home).unwrap();
-    let script = "(setsid sh -c 'while :; do sleep 0.05; done' &); \
+    for invigil in Invigil::everyone() {
+        // Root gets a small disk, everybody a limit on the size of files.
+        if !invigil.nobody {
+            let home = invigil.home();
+            std::fs::create_dir(&home).unwrap();
+            let small = format!(
+                "mount -t tmpfs -o size=400k none {} || exit 77; exec \"$@\"",
+                home.display()
+            );
+            let before = ["unshare", "--mount", "sh", "-c", &small, "sh"];
+            match without_room(&invigil, "disk", &before) {
+                None => println!("skipped: no small disk can be mounted here"),
+                Some(stderr) => assert!(stderr.contains("No space left"), "{stderr}"),
+            }
+        }
+        let before = ["sh", "-c", "ulimit -f 600; exec \"$@\"", "sh"];
+        let stderr = without_room(&invigil, "limit", &before).unwrap();
+        assert!(stderr.contains("File too large"), "{stderr}");
+        // What is there is whole up to where the room ended.
+        let output = invigil.output(&["verify", "limit"]);
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(
+            output.status.success() || said.contains("cut off in the middle"),
+            "{said}"
+        );
+        let (stdout, _) = invigil.expect(0, &["runs"]);
+        assert!(stdout.contains("interrupted"), "{stdout}");
+    }
+}
+
+/// Runs something that writes and detaches, with this before the command line; what was said, if it could be tried.
+fn without_room(invigil: &Invigil, run: &str, before: &[&str]) -> Option<String> {
+    let marked = invigil.at(&format!("marked-{run}"));
+    let script = "(setsid sh -c 'while :; do sleep 0.05; done' \"$0\" &); \
                   i=0; while :; do i=$((i+1)); echo x > f$i; rm f$i; done";
-    let mount = format!(
-        "mount -t tmpfs -o size=400k none {} || exit 77; exec {} run --run-id a -- sh -c \"$0\"",
-        home.display(),
-        env!("CARGO_BIN_EXE_invigil"),
-    );
-    let output = std::process::Command::new("unshare")
-        .args(["--mount", "sh", "-c", &mount, script])
-        .env("INVIGIL_HOME", &home)
+    let args = [
+        "run", "--status", "status", "--run-id", run, "--", "sh", "-c", script, &marked,
+    ];
+    let watched = invigil.command(&args);
+    let output = std::process::Command::new(before[0])
+        .args(&before[1..])
+        .arg(watched.get_program())
+        .args(watched.get_args())
+        .envs(
+            watched
+                .get_envs()
+                .filter_map(|(name, value)| Some((name, value?))),
+        )
         .current_dir(invigil.directory.path())
-        .output();
-    let output = match output {
-        Ok(output) if output.status.code() != Some(77) => output,
-        _ => return println!("skipped: no small disk can be mounted here"),
-    };
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    if stderr.contains("unshare failed") {
-        return println!("skipped: {stderr}");
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    if output.status.code() == Some(77) || stderr.contains("unshare failed") {
+        return None;
     }
     assert_eq!(output.status.code(), Some(125), "{stderr}");
     assert!(
         stderr.contains("could not be recorded any more"),
         "{stderr}"
     );
-    assert!(stderr.contains("No space left"), "{stderr}");
-    let survivors = std::process::Command::new("pgrep")
-        .args(["-f", invigil.directory.path().to_str().unwrap()])
-        .output();
-    if let Ok(survivors) = survivors {
-        assert_eq!(String::from_utf8_lossy(&survivors.stdout), "");
-    }
+    let status = std::fs::read_to_string(invigil.at("status")).unwrap();
+    let status: Value = serde_json::from_str(&status).unwrap();
+    assert_eq!(status["event"], "invigil_failed");
+    let survivors = std::fs::read_dir("/proc")
+        .unwrap()
+        .flatten()
+        .filter(|entry| {
+            let words = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&words).contains(&marked)
+        });
+    assert_eq!(survivors.count(), 0, "{run}: somebody is alive");
+    Some(stderr)
 }

@@ -33,7 +33,7 @@ fn peak(track: &Track, events: u32) -> Result<(u64, f64)> {
     track.scratch.folder("home", User::Same)?;
     let mut program = track.prepare(&workload::FILES)?;
     program.words[1] = (events / 3).to_string().into();
-    let watched = track.invigil(&program, false);
+    let watched = track.invigil(&program, &[]);
     let supervisor = watched.words[0].clone();
     let run = std::thread::scope(|scope| {
         let run = scope.spawn(|| {

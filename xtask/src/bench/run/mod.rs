@@ -1,5 +1,6 @@
 //! What it costs to be watched: commands alone, under `invigil run`, and under strace with the same classes of calls.
 
+mod guarded;
 mod memory;
 mod workload;
 
@@ -14,6 +15,8 @@ use super::report::{Goal, Part, Table};
 use super::rounds::{Contestant, Samples, interleaved, number};
 use crate::child::{self, Program, Scratch, User};
 use crate::{Result, agree, release};
+
+pub(super) use guarded::measure as measure_guarded;
 
 /// How often everybody has a turn, and how long one may take.
 const ROUNDS: usize = 7;
@@ -132,7 +135,12 @@ impl Track {
             clean.succeed(self.scratch.path())?;
             watched.succeed(self.scratch.path())
         };
-        let watched = self.invigil(&program, workload.reads);
+        let options: &[&str] = if workload.reads {
+            &["--reads", "on"]
+        } else {
+            &[]
+        };
+        let watched = self.invigil(&program, options);
         let traced = program.under(strace_words());
         let kind = if workload.reads { "reads" } else { "writes" };
         let trapped = program.under([self.floor.as_os_str(), kind.as_ref()]);
@@ -205,7 +213,7 @@ impl Track {
         println!("one run of true …");
         let mut program = Program::new(["/bin/true"]);
         program.folder = self.scratch.folder("work", User::Same)?;
-        let watched = self.invigil(&program, false);
+        let watched = self.invigil(&program, &[]);
         self.scratch.folder("home", User::Same)?;
         let said = self.scratch.path();
         let mut alone = |_| Ok(program.succeed(said)?.took);
@@ -265,16 +273,10 @@ impl Track {
     }
 
     /// The same under watch. The journal is on the same disk as everything else.
-    fn invigil(&self, program: &Program, reads: bool) -> Program {
+    fn invigil(&self, program: &Program, options: &[&str]) -> Program {
         let mut words = vec![self.invigil.clone().into_os_string()];
         words.extend(["run", "--quiet"].map(Into::into));
-        words.extend(
-            reads
-                .then_some(["--reads", "on"])
-                .into_iter()
-                .flatten()
-                .map(Into::into),
-        );
+        words.extend(options.iter().map(Into::into));
         words.push("--".into());
         let mut watched = program.under(words);
         watched.env("INVIGIL_HOME", self.scratch.path().join("home"));

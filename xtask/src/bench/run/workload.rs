@@ -39,7 +39,8 @@ const NOTHING: Workload = Workload {
     goal: Goal::WithinSpread,
 };
 
-const C_BUILD: Workload = Workload {
+pub(super) const C_BUILD: Workload = Workload {
+    title: "C build, make -j2",
     inputs: &[(
         "prepare-units.sh",
         include_str!("programs/build-prepare.sh"),
@@ -72,25 +73,26 @@ pub(super) const FILES: Workload = Workload {
     ..NOTHING
 };
 
+pub(super) const GIT: Workload = Workload {
+    title: "git add, commit and clone of 3,000 files",
+    prepare: "git config --global user.name x; git config --global user.email x@example.com\n\
+              mkdir files; for i in $(seq $SIZE); do echo \"file $i\" > files/$i; done",
+    clean: "rm -rf repository clone; mkdir repository; cp -r files repository",
+    run: Run::Shell(
+        "cd repository && git init -q . && git add . && git commit -q -m first && git clone -q . ../clone",
+    ),
+    size: 3_000,
+    quick: 300,
+    goal: Goal::AtMost(1.25),
+    ..NOTHING
+};
+
 pub(super) const ALL: &[Workload] = &[
     Workload {
-        title: "C build, make -j2",
         goal: Goal::AtMost(1.08),
         ..C_BUILD
     },
-    Workload {
-        title: "git add, commit and clone of 3,000 files",
-        prepare: "git config --global user.name x; git config --global user.email x@example.com\n\
-                  mkdir files; for i in $(seq $SIZE); do echo \"file $i\" > files/$i; done",
-        clean: "rm -rf repository clone; mkdir repository; cp -r files repository",
-        run: Run::Shell(
-            "cd repository && git init -q . && git add . && git commit -q -m first && git clone -q . ../clone",
-        ),
-        size: 3_000,
-        quick: 300,
-        goal: Goal::AtMost(1.25),
-        ..NOTHING
-    },
+    GIT,
     Workload {
         title: "1,000 × /bin/true",
         run: Run::Shell("i=0; while [ $i -lt SIZE ]; do /bin/true; i=$((i+1)); done"),

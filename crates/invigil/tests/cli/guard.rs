@@ -1,0 +1,530 @@
+//! `invigil run` under a policy: what is refused, what is not, and what the evidence says.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use super::Invigil;
+
+const RULES: &str = r#"version = 1
+[files.read]
+deny = [{ rule = "~/.ssh/**", reason = "private keys" }]
+[files.write]
+default = "deny"
+allow = ["${workspace}/**", "${tmp}/**", "/dev/{null,tty}"]
+[[exec]]
+program = "git"
+args = ["push", ".."]
+decision = "deny"
+reason = "pushing leaves this machine"
+[[exec]]
+program = "rm"
+args = ["-rf", ".."]
+decision = "deny"
+"#;
+
+/// Somebody with a workspace, a secret and a policy.
+fn everyone() -> Vec<Invigil> {
+    let everyone = Invigil::everyone();
+    for invigil in &everyone {
+        for directory in ["ws", ".ssh", "outside"] {
+            make(invigil, directory);
+        }
+        put(invigil, ".ssh/id_rsa", "very secret");
+        put(invigil, "rules.toml", RULES);
+    }
+    everyone
+}
+
+fn own(invigil: &Invigil, path: &Path) {
+    if invigil.nobody {
+        std::os::unix::fs::chown(path, Some(super::NOBODY), Some(super::NOBODY)).unwrap();
+    }
+}
+
+fn make(invigil: &Invigil, name: &str) {
+    let path = invigil.directory.path().join(name);
+    fs::create_dir_all(&path).unwrap();
+    own(invigil, &path);
+}
+
+fn put(invigil: &Invigil, name: &str, text: &str) {
+    let path = invigil.directory.path().join(name);
+    fs::write(&path, text).unwrap();
+    own(invigil, &path);
+}
+
+/// Runs a script in the workspace under a policy; its exit code and what it printed.
+fn run(invigil: &Invigil, id: &str, options: &[&str], command: &[&str]) -> (Option<i32>, String) {
+    let args = ["run", "--run-id", id, "--ask", "never", "--quiet"];
+    let args: Vec<&str> = args.iter().chain(options).copied().collect();
+    let args: Vec<&str> = args
+        .into_iter()
+        .chain(["--"])
+        .chain(command.iter().copied())
+        .collect();
+    let mut command = invigil.command(&args);
+    command.current_dir(invigil.at("ws"));
+    // A temporary directory of its own: the tests themselves are in the common one.
+    let tmp = invigil.at("ws/tmp");
+    make(invigil, "ws/tmp");
+    let output = command.env("TMPDIR", tmp).output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (
+        output.status.code(),
+        String::from_utf8_lossy(&text).into_owned(),
+    )
+}
+
+fn sh(invigil: &Invigil, id: &str, script: &str) -> (Option<i32>, String) {
+    let policy = invigil.at("rules.toml");
+    run(invigil, id, &["--policy", &policy], &["sh", "-c", script])
+}
+
+fn denials(invigil: &Invigil, run: &str) -> Vec<Value> {
+    invigil.all(run, "access_denied")
+}
+
+fn has(program: &str) -> bool {
+    let found = Command::new("sh")
+        .args(["-c", &format!("command -v {program}")])
+        .output();
+    let found = found.is_ok_and(|output| output.status.success());
+    if !found {
+        println!("skipped: there is no {program}");
+    }
+    found
+}
+
+#[test]
+fn spellings_that_defeat_rules_about_text() {
+    if !has("git") {
+        return;
+    }
+    let git = Command::new("sh")
+        .args(["-c", "command -v git"])
+        .output()
+        .unwrap();
+    let git = String::from_utf8(git.stdout).unwrap();
+    for invigil in everyone() {
+        let absolute = format!("{} push", git.trim());
+        let spellings = [
+            absolute.as_str(),
+            "env git push",
+            "sh -c 'git push'",
+            "true & git push; wait",
+            "$(echo git) push",
+            "g=git; p=push; $g $p origin",
+            "ln -s $(command -v git) other; ./other push",
+            "printf '#!/bin/sh\\nexec git \"$@\"\\n' > script; chmod +x script; ./script push",
+        ];
+        for (n, spelling) in spellings.iter().enumerate() {
+            let id = format!("push{n}");
+            let (_, out) = sh(&invigil, &id, spelling);
+            let denied = denials(&invigil, &id);
+            let denied = denied.iter().find(|denied| denied["what"] == "exec");
+            let denied = denied.unwrap_or_else(|| panic!("{spelling}: {out}"));
+            assert_eq!(denied["error"], "EACCES", "{spelling}");
+            assert_eq!(denied["place"]["line"], 8, "{denied}");
+            assert_eq!(denied["place"]["reason"], "pushing leaves this machine");
+            let ran = invigil.all(&id, "process_exec");
+            let pushed = ran.iter().any(|exec| {
+                exec["argv"].as_array().is_some_and(|argv| {
+                    argv.len() > 1
+                        && argv[1] == "push"
+                        && exec["executable"].as_str().unwrap().ends_with("git")
+                })
+            });
+            assert!(!pushed, "{spelling}: {ran:?}");
+        }
+    }
+}
+
+#[test]
+fn files_are_judged_by_what_they_are() {
+    for invigil in everyone() {
+        let hidden = invigil.at(".ssh");
+        let cases = [
+            ("cat ~/.ssh/id_rsa", "file.read"),
+            ("cd ~ && cat .ssh/id_rsa", "file.read"),
+            ("cat ../.ssh/../.ssh/id_rsa", "file.read"),
+            ("ln -s ~/.ssh x; cat x/id_rsa", "file.read"),
+            ("cat /proc/self/root$HOME/.ssh/id_rsa", "file.read"),
+            ("cd ~/.ssh && exec 3< id_rsa; cat <&3", "file.read"),
+            ("ln ~/.ssh/id_rsa copied; cat copied", "file.link"),
+            ("mv ~/.ssh moved; cat moved/id_rsa", "file.rename"),
+            ("echo x > /etc/passwd", "file.write"),
+            ("echo x > ../outside/f", "file.write"),
+            ("mkdir ../outside/d", "file.make"),
+            ("ln -s /etc ../outside/l", "file.link"),
+            ("rm -f ../rules.toml", "file.remove"),
+            ("chmod 777 ../rules.toml", "file.attributes"),
+        ];
+        let before = fs::read("/etc/passwd").unwrap();
+        for (n, (script, what)) in cases.iter().enumerate() {
+            let id = format!("file{n}");
+            let (_, out) = sh(&invigil, &id, script);
+            assert!(!out.contains("very secret"), "{script}: {out}");
+            let denied = denials(&invigil, &id);
+            assert!(
+                denied.iter().any(|denied| denied["what"] == *what),
+                "{script}: {denied:?} {out}"
+            );
+            assert!(denied.iter().any(|denied| {
+                denied["place"]["file"]
+                    .as_str()
+                    .unwrap()
+                    .ends_with("rules.toml")
+            }));
+        }
+        assert_eq!(fs::read("/etc/passwd").unwrap(), before);
+        assert!(Path::new(&hidden).join("id_rsa").exists());
+        assert_eq!(fs::read_dir(invigil.at("outside")).unwrap().count(), 0);
+        assert_eq!(fs::read_to_string(invigil.at("rules.toml")).unwrap(), RULES);
+    }
+}
+
+#[test]
+fn no_false_alarms() {
+    for invigil in everyone() {
+        let script =
+            "echo rm -rf; echo git push > note; cat note; mkdir d && mv note d/n && rm -r d";
+        let (code, out) = sh(&invigil, "fine", script);
+        assert_eq!((code, out.as_str()), (Some(0), "rm -rf\ngit push\n"));
+        assert_eq!(denials(&invigil, "fine"), Vec::<Value>::new());
+        if has("git") {
+            let script = "git init -q --template= . && git -c user.name=x -c user.email=x@y commit -q --allow-empty -m push && git log --format=%s";
+            let (code, out) = sh(&invigil, "commit", script);
+            assert_eq!((code, out.as_str()), (Some(0), "push\n"));
+            assert_eq!(denials(&invigil, "commit"), Vec::<Value>::new());
+        }
+    }
+}
+
+#[test]
+fn a_denied_program_cannot_be_had_under_another_name() {
+    let policy = "version = 1\n[[exec]]\nprogram = \"expr\"\ndecision = \"deny\"\n";
+    for invigil in everyone() {
+        put(&invigil, "rules.toml", policy);
+        let expr = Command::new("sh")
+            .args(["-c", "readlink -f $(command -v expr)"])
+            .output()
+            .unwrap();
+        let expr = String::from_utf8(expr.stdout).unwrap().trim().to_owned();
+        fs::copy(&expr, invigil.at("ws/copy")).unwrap();
+        own(&invigil, Path::new(&invigil.at("ws/copy")));
+        for (n, script) in [
+            "expr 40 + 2".to_owned(),
+            "./copy 40 + 2".to_owned(),
+            format!("cp {expr} mine && ./mine 40 + 2"),
+            format!("cat {expr} > mine; chmod +x mine; ./mine 40 + 2"),
+            format!("ln -s {expr} linked; ./linked 40 + 2"),
+            format!("$(ls /lib64/ld-linux* /lib/ld-linux* 2>/dev/null | head -1) {expr} 40 + 2"),
+        ]
+        .iter()
+        .enumerate()
+        {
+            let id = format!("expr{n}");
+            let (_, out) = sh(&invigil, &id, script);
+            assert!(!out.contains("42"), "{script}: {out}");
+            assert!(!denials(&invigil, &id).is_empty(), "{script}: {out}");
+        }
+    }
+}
+
+#[test]
+fn the_policy_is_in_the_evidence_and_its_text_is_kept() {
+    for invigil in everyone() {
+        sh(&invigil, "kept", "true");
+        let loaded = invigil.event("kept", "policy_loaded");
+        assert_eq!(loaded["mode"], "guard");
+        let source = &loaded["sources"][0];
+        assert_eq!(source["layer"], "command_line");
+        let name = source["sha256"].as_str().unwrap();
+        let blob = walk(&invigil.home())
+            .into_iter()
+            .find(|path| path.ends_with(name))
+            .unwrap();
+        assert_eq!(fs::read_to_string(blob).unwrap(), RULES);
+        let enforced = invigil.event("kept", "policy_enforced");
+        let parts = enforced["parts"].as_array().unwrap();
+        assert!(
+            parts.iter().any(|part| part["part"] == "files.read"),
+            "{parts:?}"
+        );
+        let (out, _) = invigil.expect(0, &["export", "kept", "-o", &invigil.at("kept.tar.gz")]);
+        drop(out);
+        invigil.expect(0, &["verify", &invigil.at("kept.tar.gz")]);
+    }
+}
+
+fn walk(path: &Path) -> Vec<std::path::PathBuf> {
+    super::tree(path)
+        .into_iter()
+        .map(|(path, _)| path)
+        .collect()
+}
+
+#[test]
+fn a_bad_policy_starts_nothing() {
+    for invigil in everyone() {
+        put(
+            &invigil,
+            "bad.toml",
+            "version = 1\n[files.reed]\ndeny = [\"/x\"]\n",
+        );
+        let bad = invigil.at("bad.toml");
+        let marker = invigil.at("ws/ran");
+        for options in [
+            &["--policy", bad.as_str()][..],
+            &["--policy", "/absent.toml"],
+            &["--profile", "no-such"],
+            &["--mode", "observe", "--profile", "coding"],
+        ] {
+            let (code, out) = run(&invigil, "bad", options, &["touch", &marker]);
+            assert_eq!(code, Some(125), "{out}");
+            assert!(!Path::new(&marker).exists() && !invigil.journal("bad").exists());
+            if options[1] == bad {
+                assert!(out.contains("bad.toml:2"), "{out}");
+            }
+        }
+        // The project's file counts too.
+        make(&invigil, "ws/.invigil");
+        put(&invigil, "ws/.invigil/policy.toml", "version = 9\n");
+        let (code, out) = run(&invigil, "bad", &["--mode", "guard"], &["touch", &marker]);
+        assert_eq!(code, Some(125), "{out}");
+    }
+}
+
+#[test]
+fn a_command_that_the_policy_does_not_let_start() {
+    for invigil in everyone() {
+        let policy = invigil.at("rules.toml");
+        let (code, out) = run(&invigil, "not", &["--policy", &policy], &["rm", "-rf", "x"]);
+        assert_eq!(code, Some(121), "{out}");
+        assert!(out.contains("rules.toml"), "{out}");
+        let failed = invigil.event("not", "run_failed");
+        assert_eq!(failed["failure"], "policy");
+    }
+}
+
+#[test]
+fn reads_that_are_only_judged_are_not_recorded() {
+    for invigil in everyone() {
+        let policy = invigil.at("rules.toml");
+        put(&invigil, "ws/f", "x");
+        let reads = |id: &str| {
+            let ops = invigil.all(id, "file_op").into_iter();
+            let read = |op: &Value| {
+                op["path"]
+                    .as_str()
+                    .is_some_and(|path| path.ends_with("/ws/f"))
+            };
+            ops.filter(read).count()
+        };
+        run(&invigil, "off", &["--policy", &policy], &["cat", "f"]);
+        run(
+            &invigil,
+            "on",
+            &["--policy", &policy, "--reads", "on"],
+            &["cat", "f"],
+        );
+        assert_eq!((reads("off"), reads("on")), (0, 1));
+    }
+}
+
+#[test]
+fn budgets_end_a_run_and_say_why() {
+    for invigil in everyone() {
+        for (what, script) in [
+            ("wall = \"300ms\"", "sleep 20"),
+            ("cpu = \"300ms\"", "while :; do :; done"),
+            (
+                "output = \"1KiB\"",
+                "while :; do echo aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa; done",
+            ),
+            (
+                "processes = 8",
+                "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 20 & done; wait",
+            ),
+        ] {
+            put(
+                &invigil,
+                "rules.toml",
+                &format!("version = 1\n[budget]\n{what}\n"),
+            );
+            let id = what.split(' ').next().unwrap();
+            let (code, out) = sh(&invigil, id, script);
+            assert_eq!(code, Some(122), "{what}: {out}");
+            let finished = invigil.event(id, "run_finished");
+            assert_eq!(finished["stopped"], "budget");
+            assert!(finished["why"].as_str().unwrap().len() > 10, "{finished}");
+        }
+    }
+}
+
+#[test]
+fn variables_are_kept_back_where_the_policy_says_so() {
+    for invigil in everyone() {
+        put(
+            &invigil,
+            "rules.toml",
+            "version = 1\n[env]\nallow = [\"PATH\", \"HOME\"]\n",
+        );
+        let policy = invigil.at("rules.toml");
+        let options = ["--policy", &policy, "--env", "MINE=1"];
+        let (_, out) = run(&invigil, "env", &options, &["env"]);
+        assert!(out.contains("PATH=") && out.contains("MINE=1") && out.contains("INVIGIL_RUN_ID="));
+        assert!(!out.contains("NO_COLOR"), "{out}");
+        let loaded = invigil.event("env", "policy_loaded");
+        assert!(
+            loaded["env_withheld"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .any(|name| name == "NO_COLOR")
+        );
+    }
+}
+
+#[test]
+fn strict_denies_what_no_rule_allows() {
+    for invigil in everyone() {
+        let script = "echo in > f; cat f; cat ../rules.toml; echo out > ../outside/f; true";
+        let (code, out) = run(
+            &invigil,
+            "strict",
+            &["--mode", "strict"],
+            &["sh", "-c", script],
+        );
+        if code == Some(125) {
+            println!("skipped: {out}");
+            continue;
+        }
+        assert_eq!(code, Some(0), "{out}");
+        assert!(out.starts_with("in\n") && !out.contains("version"), "{out}");
+        let denied = denials(&invigil, "strict");
+        assert!(
+            denied
+                .iter()
+                .any(|d| d["target"].as_str().unwrap().ends_with("rules.toml")),
+            "{denied:?}"
+        );
+        assert!(!Path::new(&invigil.at("outside/f")).exists());
+    }
+}
+
+#[test]
+fn what_was_learned_lets_the_same_pass_and_nothing_more() {
+    for invigil in everyone() {
+        let script = "mkdir -p out && echo a > out/a && cp out/a out/b && ls out | sort";
+        let more = format!("{script}; echo x > ../outside/x");
+        let command = ["sh", "-c", script];
+        let (code, out) = run(&invigil, "seen", &["--reads", "on"], &command);
+        assert_eq!(code, Some(0), "{out}");
+        let learned = invigil.at("learned.toml");
+        let mut learn = invigil.command(&["policy", "learn", "seen", "-o", &learned]);
+        let tmp = invigil.at("ws/tmp");
+        let status = learn
+            .current_dir(invigil.at("ws"))
+            .env("TMPDIR", tmp)
+            .status()
+            .unwrap();
+        assert!(status.success());
+        let (code, out) = run(&invigil, "again", &["--policy", &learned], &command);
+        let denied = denials(&invigil, "again");
+        assert_eq!((code, denied), (Some(0), vec![]), "{out}");
+        run(
+            &invigil,
+            "more",
+            &["--policy", &learned],
+            &["sh", "-c", &more],
+        );
+        let denied = denials(&invigil, "more");
+        assert_eq!(denied.len(), 1, "{denied:?}");
+        assert!(
+            denied[0]["target"]
+                .as_str()
+                .unwrap()
+                .ends_with("/outside/x")
+        );
+        // Without reads there is nothing to say of them.
+        run(&invigil, "blind", &[], &command);
+        let (text, _) = invigil.expect(0, &["policy", "learn", "blind"]);
+        assert!(
+            text.starts_with("# What was read was not recorded"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn coding_work_passes_in_the_profile_for_it() {
+    let jobs: [(&str, &str); 4] = [
+        (
+            "git",
+            "git init -q a && cd a && git config user.name x && git config user.email x@y && echo 1 > f && git add f \
+             && git commit -qm one && git branch b && git checkout -q b && echo 2 > f && git commit -qam two && cd .. \
+             && git clone -q a c && cd c && git log --oneline",
+        ),
+        (
+            "make",
+            "printf 'int main(void){return 0;}' > m.c && printf 'm: m.c\\n\\tcc -o m m.c\\n' > Makefile && make -s && ./m",
+        ),
+        (
+            "npm",
+            "mkdir -p lib app && echo '{\"name\":\"lib\",\"version\":\"1.0.0\"}' > lib/package.json && cd app \
+             && echo '{\"name\":\"app\",\"version\":\"1.0.0\"}' > package.json && npm install --offline --no-audit --no-fund ../lib",
+        ),
+        (
+            "pip3",
+            "python3 -m venv v && mkdir -p w && python3 - <<'EOF'\nimport zipfile\nz=zipfile.ZipFile('w/p-1-py3-none-any.whl','w')\nz.writestr('p.py','x=1\\n')\nz.writestr('p-1.dist-info/METADATA','Metadata-Version: 2.1\\nName: p\\nVersion: 1\\n')\nz.writestr('p-1.dist-info/WHEEL','Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n')\nz.writestr('p-1.dist-info/RECORD','')\nz.close()\nEOF\nv/bin/pip install -q --no-index w/p-1-py3-none-any.whl && v/bin/python -c 'import p'",
+        ),
+    ];
+    for invigil in everyone() {
+        for (tool, script) in jobs {
+            if !has(tool) {
+                continue;
+            }
+            let (code, out) = run(&invigil, tool, &["--mode", "guard"], &["sh", "-c", script]);
+            assert_eq!(code, Some(0), "{tool}: {out}");
+            let denied = denials(&invigil, tool);
+            assert_eq!(denied, Vec::<Value>::new(), "{tool}");
+        }
+    }
+}
+
+#[test]
+fn the_framework_of_the_agent_can_report_under_a_policy() {
+    if !has("python3") {
+        return;
+    }
+    let script = "import json, os, socket\n\
+        s = socket.socket(socket.AF_UNIX)\n\
+        s.connect(os.environ['INVIGIL_EVENTS'])\n\
+        for n in range(3):\n\
+        \x20   line = {'schema': os.environ['INVIGIL_EVENTS_SCHEMA'], 'run_id': os.environ['INVIGIL_RUN_ID'], 'seq': n,\n\
+        \x20           'event_type': 'tool_call_started', 'source': 'test', 'tool_call_id': str(n), 'tool': 'look'}\n\
+        \x20   s.sendall((json.dumps(line) + '\\n').encode())\n\
+        import time; time.sleep(1)\n";
+    for invigil in everyone() {
+        let command = ["python3", "-c", script];
+        let (code, out) = run(&invigil, "sdk", &["--mode", "guard"], &command);
+        assert_eq!(code, Some(0), "{out}");
+        let rejected = invigil.all("sdk", "sdk_rejected");
+        assert_eq!(
+            (invigil.all("sdk", "sdk_event").len(), rejected),
+            (3, vec![])
+        );
+        put(
+            &invigil,
+            "rules.toml",
+            "version = 1\n[budget]\ntool_calls = 2\n",
+        );
+        let policy = invigil.at("rules.toml");
+        let (code, out) = run(&invigil, "calls", &["--policy", &policy], &command);
+        assert_eq!(code, Some(122), "{out}");
+    }
+}
