@@ -8,10 +8,27 @@ use std::time::Instant;
 
 use crate::{Result, cargo, check, root};
 
-/// Where the tests are that have a long form.
-const TESTS: &str = "crates/invigil-journal/tests/journal";
+/// Tests that have a long form.
+#[derive(Clone, Copy)]
+struct Tests {
+    package: &'static str,
+    name: &'static str,
+    /// Where they are.
+    folder: &'static str,
+}
 
-/// Run the long forms of the journal's tests: many seeds, many kills, many records.
+const JOURNAL: Tests = Tests {
+    package: "invigil-journal",
+    name: "journal",
+    folder: "crates/invigil-journal/tests/journal",
+};
+const ESCAPE: Tests = Tests {
+    package: "invigil",
+    name: "escape",
+    folder: "crates/invigil/tests/escape",
+};
+
+/// Run the long forms of tests: many seeds, many kills, many records, many tries to win a race.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// How many seeds the model test tries.
@@ -23,29 +40,34 @@ pub(crate) struct Args {
     /// How long a journal is verified and followed in constant memory.
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
+    /// How often each race against a policy is tried.
+    #[arg(long, default_value_t = 1_000_000)]
+    tries: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
-    soak("model::", "INVIGIL_SEEDS", args.seeds)?;
-    soak("kill", "INVIGIL_KILLS", args.kills)?;
-    soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)
+    soak(JOURNAL, "model::", "INVIGIL_SEEDS", args.seeds)?;
+    soak(JOURNAL, "kill", "INVIGIL_KILLS", args.kills)?;
+    soak(JOURNAL, "memory::", "INVIGIL_SOAK_RECORDS", args.records)?;
+    soak(ESCAPE, "race", "INVIGIL_TRIES", args.tries)
 }
 
-fn soak(tests: &str, variable: &str, value: u64) -> Result {
+fn soak(of: Tests, tests: &str, variable: &str, value: u64) -> Result {
+    let folder = of.folder;
     println!("── {tests}: {variable}={value}");
-    let listed = cargo_test(&[tests, "--", "--list"]).output()?;
+    let listed = cargo_test(of, &[tests, "--", "--list"]).output()?;
     if !listed.status.success() {
         return Err(String::from_utf8_lossy(&listed.stderr).into());
     }
     let names = String::from_utf8_lossy(&listed.stdout);
     if !names.lines().any(|line| line.ends_with(": test")) {
-        return Err(format!("no test in {TESTS} has `{tests}` in its name").into());
+        return Err(format!("no test in {folder} has `{tests}` in its name").into());
     }
-    if !is_read(variable)? {
-        return Err(format!("no test in {TESTS} reads {variable}").into());
+    if !is_read(of, variable)? {
+        return Err(format!("no test in {folder} reads {variable}").into());
     }
     let begun = Instant::now();
-    let mut command = cargo_test(&[tests, "--", "--nocapture"]);
+    let mut command = cargo_test(of, &[tests, "--", "--nocapture"]);
     command.env(variable, value.to_string());
     check(command)?;
     let seconds = begun.elapsed().as_secs_f64();
@@ -54,18 +76,19 @@ fn soak(tests: &str, variable: &str, value: u64) -> Result {
 }
 
 /// Whether the tests know a variable. One that nobody reads would make the short form look like the long one.
-fn is_read(variable: &str) -> Result<bool> {
-    for entry in fs::read_dir(root().join(TESTS))? {
-        if fs::read_to_string(entry?.path())?.contains(variable) {
+fn is_read(of: Tests, variable: &str) -> Result<bool> {
+    for entry in fs::read_dir(root().join(of.folder))? {
+        let path = entry?.path();
+        if path.is_file() && fs::read_to_string(path)?.contains(variable) {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-fn cargo_test(rest: &[&str]) -> std::process::Command {
-    let mut command = cargo(&["test", "--release", "--package", "invigil-journal"]);
-    command.args(["--all-features", "--test", "journal"]);
+fn cargo_test(of: Tests, rest: &[&str]) -> std::process::Command {
+    let mut command = cargo(&["test", "--release", "--package", of.package]);
+    command.args(["--all-features", "--test", of.name]);
     command.args(rest);
     command
 }

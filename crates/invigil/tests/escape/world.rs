@@ -164,6 +164,7 @@ impl World {
         let at = |name: &str| directory.path().join(name);
         for name in [
             "work/good",
+            "work/.config/invigil",
             "secret/deep",
             "secret/empty",
             "nest/secret",
@@ -180,7 +181,6 @@ impl World {
             ("secret/key", "ESCAPED: this is the secret\n"),
             ("nest/secret/key", "ESCAPED: this is the secret\n"),
             ("secret/script", "#!/bin/sh\necho ESCAPED: the script ran\n"),
-            ("home/token", "ESCAPED: this is a token\n"),
             ("home/runs/before/journal.ndjson", "{}\n"),
         ] {
             fs::write(at(name), text).unwrap();
@@ -270,7 +270,7 @@ impl World {
             let event: Value = serde_json::from_str(line).unwrap();
             let kind = event["kind"].as_str().unwrap();
             ended |= kind == "run_finished";
-            if ["access_denied", "run_finished", "run_failed"].contains(&kind) {
+            if ["access_denied", "observer_note", "run_finished"].contains(&kind) {
                 denials.push(event["data"].to_string());
             }
         }
@@ -325,14 +325,7 @@ impl World {
 
     /// What must stay as it is.
     fn entries(&self) -> Vec<Entry> {
-        let kept = [
-            "secret",
-            "nest",
-            "tools",
-            "outside",
-            "home/runs/before",
-            "home/token",
-        ];
+        let kept = ["secret", "nest", "tools", "home/runs/before", "home/token"];
         let mut pending: Vec<PathBuf> = kept.map(|name| self.at(name)).to_vec();
         let mut entries = Vec::new();
         while let Some(path) = pending.pop() {

@@ -37,7 +37,6 @@ static void hard_link(void) { tried("link", link(in("tools/witness"), "harmless"
 static void hard_link_before(void) { run(in("tools/alias"), "alias", NULL); }
 static void copy_before(void) { run(in("tools/twin"), "twin", NULL); }
 static void renamed(void) { tried("rename", rename(in("tools/witness"), "harmless")); run("harmless", "harmless", NULL); }
-static void renamed_directory(void) { tried("rename", rename(in("tools"), "t")); run("t/witness", "x", NULL); }
 static void copied(void) {
     int fd = open("harmless", O_CREAT | O_WRONLY, 0755);
     copy(in("tools/witness"), fd);
@@ -57,7 +56,6 @@ static void python(void) {
     run("/usr/bin/env", "env", "python3", "-c", text("import os; os.execv('%s', ['x'])", in("tools/witness")), NULL);
 }
 static void loader(void) { run("/lib64/ld-linux-x86-64.so.2", "ld.so", in("tools/witness"), NULL); }
-static void loader_of_alias(void) { run("/lib64/ld-linux-x86-64.so.2", "ld.so", in("tools/alias"), NULL); }
 static void preloaded(void) {
     // As a library it would run its constructors, were there any: it may not even be read.
     setenv("LD_PRELOAD", in("tools/witness"), 1);
@@ -216,8 +214,8 @@ static void race_link(void) {
 #define WAY(name) {#name, name}
 static const struct way ways[] = {
     WAY(plain), WAY(dotdot), WAY(argv0), WAY(no_arguments), WAY(symbolic), WAY(hard_link), WAY(hard_link_before),
-    WAY(copy_before), WAY(renamed), WAY(renamed_directory), WAY(copied), WAY(copied_alias), WAY(shell), WAY(shell_words),
-    WAY(env), WAY(python), WAY(loader), WAY(loader_of_alias), WAY(preloaded), WAY(memory_file), WAY(path_descriptor),
+    WAY(copy_before), WAY(renamed), WAY(copied), WAY(copied_alias), WAY(shell), WAY(shell_words),
+    WAY(env), WAY(python), WAY(loader), WAY(preloaded), WAY(memory_file), WAY(path_descriptor),
     WAY(proc_descriptor), WAY(dirfd), WAY(shebang), WAY(shebang_arguments), WAY(shebang_chain), WAY(shebang_link),
     WAY(own_interpreter), WAY(thread), WAY(by_vfork), WAY(spawned), WAY(mapped), WAY(changed_root), WAY(own_program),
     WAY(memory_program), WAY(named_as_allowed), WAY(mounted_as_allowed), WAY(push), WAY(push_behind_options),

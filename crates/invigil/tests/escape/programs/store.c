@@ -1,5 +1,4 @@
-// Ways to touch what Invigil keeps: WORLD/home is its store. WORLD/home/runs/before is a run that is over, WORLD/home/token is a
-// secret of Invigil.
+// Ways to touch what Invigil keeps: WORLD/home is its store. WORLD/home/runs/before is a run that is over.
 #include "escape.h"
 #include <dirent.h>
 
@@ -63,9 +62,6 @@ static void leased(void) {
     int fd = open(in("home/runs/hostile/journal.ndjson"), O_RDONLY);
     must_fail("F_SETLEASE", fcntl(fd, F_SETLEASE, F_RDLCK));
 }
-static void token(void) { show_path(in("home/token")); }
-static void token_by_link(void) { symlink(in("home/token"), "t"); show_path("t"); }
-static void token_linked(void) { tried("link", link(in("home/token"), "t")); show_path("t"); }
 static void index_written(void) { must_fail("open", open(in("home/index.sqlite"), O_WRONLY | O_CREAT, 0644)); }
 static void mounted_over(void) {
     unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWNS : CLONE_NEWNS);
@@ -119,8 +115,8 @@ static void user_policy(void) {
 static const struct way ways[] = {
     WAY(append), WAY(append_to_own), WAY(by_link), WAY(by_descriptor), WAY(by_reading_descriptor),
     WAY(by_supervisor_descriptor), WAY(hard_link), WAY(truncated), WAY(removed), WAY(renamed), WAY(renamed_store),
-    WAY(replaced), WAY(exchanged), WAY(made), WAY(mode), WAY(by_own_descriptor_mode), WAY(locked), WAY(leased), WAY(token),
-    WAY(token_by_link), WAY(token_linked), WAY(index_written), WAY(mounted_over), WAY(answer_file), WAY(answer_linked),
+    WAY(replaced), WAY(exchanged), WAY(made), WAY(mode), WAY(by_own_descriptor_mode), WAY(locked), WAY(leased), 
+    WAY(index_written), WAY(mounted_over), WAY(answer_file), WAY(answer_linked),
     WAY(answer_renamed), WAY(question_changed), WAY(user_policy), {NULL, NULL},
 };
 int main(int argc, char **argv) { return run_way(ways, argc, argv); }
