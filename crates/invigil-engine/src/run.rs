@@ -365,7 +365,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Nobody inside may change the record, or decide in the gate's name.
+    /// Nobody inside may change the record, decide in the gate's name, or write the rules of the next run.
     fn protected(&self) -> Vec<PathBuf> {
         let decisions = self
             .spec
@@ -373,7 +373,16 @@ impl Watch<'_> {
             .iter()
             .map(|file| self.engine.cwd.join(file));
         let store = self.engine.store.home().to_owned();
-        std::iter::once(store).chain(decisions).collect()
+        let rules = self
+            .spec
+            .asking
+            .policy
+            .iter()
+            .map(|own| own.path().to_owned());
+        std::iter::once(store)
+            .chain(decisions)
+            .chain(rules)
+            .collect()
     }
 
     /// Stays with a run that has started until its last process is dead.
