@@ -29,6 +29,7 @@ fn finished() -> Event {
         success: false,
         window_elapsed_ms: 12,
         stopped: None,
+        why: None,
     };
     finished.into()
 }
