@@ -279,7 +279,10 @@ impl Watch<'_> {
             };
             let launched = match &self.guard {
                 Some(guard) => {
-                    let reports = self.reports_to().into_os_string().into();
+                    let reports = self.reports_to();
+                    // Facts and requests have real paths.
+                    let reports = reports.canonicalize().unwrap_or(reports);
+                    let reports = reports.into_os_string().into();
                     let gate = guard.gate(self.desk, self.control, reports);
                     launch(launch_spec, facts, gate)
                 }

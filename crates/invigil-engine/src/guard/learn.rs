@@ -55,11 +55,7 @@ pub fn learn(runs: &[RunRef], places: &Places) -> Result<String, LearnError> {
 /// Takes a fact over; whether it says that the run was observed.
 fn take(observed: &mut Observations, fact: &Fact<'_>) -> bool {
     match (fact.origin, fact.event) {
-        (_, Event::ObserverStarted(started)) => {
-            if !started.reads {
-                observed.reads = None;
-            }
-        }
+        (_, Event::ObserverStarted(started)) if !started.reads => observed.reads = None,
         (Origin::Kernel, Event::ProcessExec(exec)) => {
             observed.programs.insert(exec.executable.clone());
             // A script is a program of its own.

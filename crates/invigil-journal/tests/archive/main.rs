@@ -92,6 +92,7 @@ fn journal(home: &Path, records: u64) -> RunRef {
         success: true,
         window_elapsed_ms: 12,
         stopped: None,
+        why: None,
     };
     drop(journal.append(Origin::Runtime, &finished.into()));
     journal.close().unwrap();
