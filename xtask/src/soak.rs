@@ -30,6 +30,13 @@ const SANDBOX: Suite = Suite {
     needs: &["--example", "watch"],
 };
 
+const ESCAPE: Suite = Suite {
+    package: "invigil",
+    test: "escape",
+    directory: "crates/invigil/tests/escape",
+    needs: &[],
+};
+
 /// Run the long forms of tests: many seeds, many kills, many records, many races.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -51,7 +58,8 @@ pub(crate) fn run(args: &Args) -> Result {
     JOURNAL.soak("model::", "INVIGIL_SEEDS", args.seeds)?;
     JOURNAL.soak("kill", "INVIGIL_KILLS", args.kills)?;
     JOURNAL.soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)?;
-    SANDBOX.soak("exact_races", "INVIGIL_RACES", args.races)
+    SANDBOX.soak("exact_races", "INVIGIL_RACES", args.races)?;
+    ESCAPE.soak("race", "INVIGIL_TRIES", args.races)
 }
 
 impl Suite {

@@ -13,8 +13,8 @@ use invigil_journal::{
 use invigil_policy::Budget;
 use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, launch};
 use invigil_schema::{
-    Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId, RunStarted,
-    SDK_SCHEMA, SpawnFailure, StopReason, Tier,
+    AccessDenied, Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId,
+    RunStarted, SDK_SCHEMA, SpawnFailure, StopReason, Tier,
 };
 
 use crate::approvals::Desk;
@@ -282,8 +282,14 @@ impl Watch<'_> {
                     let reports = self.reports_to();
                     // Facts and requests have real paths.
                     let reports = reports.canonicalize().unwrap_or(reports);
+                    let recorder = Arc::clone(self.recorder);
+                    let refused = move |denied: AccessDenied| {
+                        recorder.try_record(Origin::Runtime, &denied.into());
+                    };
                     let reports = reports.into_os_string().into();
-                    let gate = guard.gate(self.desk, self.control, reports);
+                    let gate = guard
+                        .gate(self.desk, self.control, reports, refused)
+                        .map_err(RunError::Channel)?;
                     launch(launch_spec, facts, gate)
                 }
                 None => launch(launch_spec, facts, AllowAll),
@@ -362,7 +368,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Nobody inside may change the record, or decide in the gate's name.
+    /// Nobody inside may change the record, decide in the gate's name, or write the rules of the next run.
     fn protected(&self) -> Vec<PathBuf> {
         let decisions = self
             .spec
@@ -370,7 +376,16 @@ impl Watch<'_> {
             .iter()
             .map(|file| self.engine.cwd.join(file));
         let store = self.engine.store.home().to_owned();
-        std::iter::once(store).chain(decisions).collect()
+        let rules = self
+            .spec
+            .asking
+            .policy
+            .iter()
+            .map(|own| own.path().to_owned());
+        std::iter::once(store)
+            .chain(decisions)
+            .chain(rules)
+            .collect()
     }
 
     /// Stays with a run that has started until its last process is dead.

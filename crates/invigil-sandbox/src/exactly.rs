@@ -14,7 +14,7 @@ use crate::files::{self, Planned};
 use crate::paths::{Base, Caller, Located, Stop, Target, read_path};
 use crate::sys::fs::{self, cstring};
 use crate::sys::{self, Sys};
-use crate::walk::{self, Found};
+use crate::walk::{self, Found, Reach};
 
 /// The terminal of whoever opens it.
 const DEV_TTY: (u32, u32) = (5, 0);
@@ -168,7 +168,7 @@ fn found(caller: &Caller, at: Place, follow: bool) -> Sys<Found> {
                 name: Vec::new(),
             })
         }
-        at => walk::find(caller, at, follow),
+        at => walk::find(caller, at, follow, Reach::Run),
     }
 }
 
@@ -222,7 +222,7 @@ fn plan_open(
     planned.mode = files::has_mode(flags).then_some(mode & 0o7777);
     let exclusive = flags & (libc::O_CREAT | libc::O_EXCL) == libc::O_CREAT | libc::O_EXCL;
     let follow = flags & libc::O_NOFOLLOW == 0 && !exclusive;
-    let mut found = walk::find_text(caller, dir, text, follow)?;
+    let mut found = walk::find_text(caller, dir, text, follow, Reach::Run)?;
     planned.path = found.path.clone().into();
     match found.file.take() {
         Some(_) if exclusive => Err(Errno(libc::EEXIST)),

@@ -584,7 +584,7 @@ fn led_to(
     likeness: Likeness,
 ) -> Option<Vec<u8>> {
     if likeness == Likeness::None {
-        return walk::find_text(caller, dir, text, follow)
+        return walk::find_text(caller, dir, text, follow, walk::Reach::Everybody)
             .ok()
             .map(|found| found.path);
     }

@@ -527,6 +527,11 @@ impl Child<'_> {
             (libc::RLIMIT_FSIZE, limits.file_size),
             (libc::RLIMIT_CPU, cpu),
             (libc::RLIMIT_NPROC, self.prepared.tasks),
+            // The kernel would write it where the process stands, and ask nobody.
+            (
+                libc::RLIMIT_CORE,
+                self.prepared.confined.as_ref().map(|_| 0),
+            ),
         ];
         for (resource, limit) in all {
             if let Some(limit) = limit

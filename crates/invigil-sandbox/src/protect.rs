@@ -13,7 +13,7 @@ use crate::paths::{self, Caller, is_below, join};
 use crate::sys;
 use crate::sys::fs::{self, At, cstring};
 use crate::table::status_line;
-use crate::walk::{self, Found, Identity};
+use crate::walk::{self, Found, Identity, Reach};
 
 /// The name of the rule in the evidence.
 pub(crate) const RULE: &str = "invigil protects itself";
@@ -73,7 +73,8 @@ impl Protected {
     pub(crate) fn forbids_elsewhere(&self, caller: &Caller, call: Call) -> bool {
         let followed = |flags: i32| flags & libc::AT_SYMLINK_NOFOLLOW == 0;
         let touches = |place, follow| {
-            walk::find(caller, place, follow).is_ok_and(|found| self.holds(caller, &found))
+            walk::find(caller, place, follow, Reach::Everybody)
+                .is_ok_and(|found| self.holds(caller, &found))
         };
         match call {
             Call::Open {
@@ -91,7 +92,7 @@ impl Protected {
                 touches(from, flags & libc::AT_SYMLINK_FOLLOW != 0) || touches(to, false)
             }
             Call::Rename { from, to, .. } => [from, to].into_iter().any(|place| {
-                walk::find(caller, place, false)
+                walk::find(caller, place, false, Reach::Everybody)
                     .is_ok_and(|found| self.holds(caller, &found) || self.is_above(&found))
             }),
             Call::Mkdir { at, .. }
@@ -113,8 +114,10 @@ impl Protected {
 
     /// Whether a mount would show the store at a second place, where it cannot be recognised by its name.
     pub(crate) fn shows(&self, caller: &Caller, call: Call) -> bool {
-        let touches =
-            |place| walk::find(caller, place, true).is_ok_and(|found| self.holds(caller, &found));
+        let touches = |place| {
+            walk::find(caller, place, true, Reach::Everybody)
+                .is_ok_and(|found| self.holds(caller, &found))
+        };
         match call {
             Call::Mount { from, options, .. } => {
                 from.is_some_and(touches)
@@ -138,7 +141,7 @@ impl Protected {
             };
             let (key, path) = (&option[..equals], &option[equals + 1..]);
             UPPER.contains(&key)
-                && walk::find_text(caller, libc::AT_FDCWD, path, true)
+                && walk::find_text(caller, libc::AT_FDCWD, path, true, Reach::Everybody)
                     .is_ok_and(|found| self.holds(caller, &found))
         })
     }

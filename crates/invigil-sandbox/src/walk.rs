@@ -1,18 +1,29 @@
 //! Paths of a caller whose root or mounts are not ours: followed step by step from where it stands.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use invigil_schema::Errno;
 
 use crate::calls::Place;
 use crate::paths::{Caller, as_written, join, read_path};
-use crate::sys::Sys;
 use crate::sys::fs::{self, At, cstring};
+use crate::sys::{self, Sys};
+use crate::table::status_line;
 
 /// How many symbolic links the kernel follows.
 const LINKS: usize = 40;
 /// How deep a directory may lie.
 const DEPTH: usize = 256;
+
+/// Whose links in `/proc` are followed: to its files, its directories, its root. The kernel would ask what the caller may do
+/// to that process; we may do more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Everybody's, to know where they lead.
+    Everybody,
+    /// Those of the run, to use what is found there.
+    Run,
+}
 
 /// A file by device and inode.
 pub(crate) type Identity = (u64, u64);
@@ -52,12 +63,12 @@ fn kind(fd: BorrowedFd<'_>) -> Sys<u32> {
 }
 
 /// Follows a path of the caller.
-pub(crate) fn find(caller: &Caller, place: Place, follow: bool) -> Sys<Found> {
+pub(crate) fn find(caller: &Caller, place: Place, follow: bool, reach: Reach) -> Sys<Found> {
     match place {
         Place::Fd(fd) => by_descriptor(of_caller(caller, &format!("fd/{fd}"))?),
         Place::At { dir, path } => {
             let text = read_path(caller, path).map_err(|_| Errno(libc::EFAULT))?;
-            find_text(caller, dir, &text, follow)
+            find_text(caller, dir, &text, follow, reach)
         }
     }
 }
@@ -78,7 +89,13 @@ fn by_descriptor(file: OwnedFd) -> Sys<Found> {
 }
 
 /// Follows a path that has been read already.
-pub(crate) fn find_text(caller: &Caller, dir: i32, text: &[u8], follow: bool) -> Sys<Found> {
+pub(crate) fn find_text(
+    caller: &Caller,
+    dir: i32,
+    text: &[u8],
+    follow: bool,
+    reach: Reach,
+) -> Sys<Found> {
     let root = of_caller(caller, "root")?;
     let mut at = match (text.first(), dir) {
         (Some(b'/'), _) => hold(At::Dir(root.as_fd()), b".", 0)?,
@@ -128,6 +145,9 @@ pub(crate) fn find_text(caller: &Caller, dir: i32, text: &[u8], follow: bool) ->
                     format!("/proc/{}/task/{}", caller.pid, caller.tid).as_bytes(),
                     0,
                 )?,
+                _ if reach == Reach::Run && is_foreign(caller, at.as_fd()) => {
+                    return Err(Errno(libc::EACCES));
+                }
                 _ => hold(At::Dir(at.as_fd()), &name, 0)?,
             };
             if last {
@@ -148,7 +168,7 @@ pub(crate) fn find_text(caller: &Caller, dir: i32, text: &[u8], follow: bool) ->
 pub(crate) fn would_be(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
     let mut there = text.len();
     loop {
-        if let Ok(found) = find_text(caller, dir, &text[..there], true) {
+        if let Ok(found) = find_text(caller, dir, &text[..there], true, Reach::Everybody) {
             return join(&found.path, &text[there..]);
         }
         // What is behind a missing directory has no links, but a step back from it leads nowhere.
@@ -157,6 +177,28 @@ pub(crate) fn would_be(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
             _ => return as_written(caller, dir, text),
         };
     }
+}
+
+/// Whether a directory of `/proc` is about a process that is not of the run, such as ourselves.
+fn is_foreign(caller: &Caller, dir: BorrowedFd<'_>) -> bool {
+    let status = |name| {
+        let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
+        cstring(path).and_then(|path| fs::read_all(&path)).ok()
+    };
+    let status = status("status").or_else(|| status("../status"));
+    status.is_some_and(|status| {
+        status_number(&status, "Tgid") != Some(caller.pid) && !is_traced_by_us(&status)
+    })
+}
+
+/// Whether the status of a process says that this thread traces it, as it does every process of the run.
+pub(crate) fn is_traced_by_us(status: &[u8]) -> bool {
+    status_number(status, "TracerPid") == Some(sys::gettid())
+}
+
+fn status_number(status: &[u8], name: &str) -> Option<u32> {
+    let text = status_line(status, name)?;
+    str::from_utf8(text).ok()?.parse().ok()
 }
 
 fn push(names: &mut Vec<Vec<u8>>, text: &[u8]) {
@@ -184,7 +226,7 @@ pub(crate) fn dir_of(caller: &Caller, file: BorrowedFd<'_>) -> Option<OwnedFd> {
     if path.first() != Some(&b'/') {
         return None;
     }
-    let found = find_text(caller, libc::AT_FDCWD, &path, false).ok()?;
+    let found = find_text(caller, libc::AT_FDCWD, &path, false, Reach::Everybody).ok()?;
     let same = identity(found.file?.as_fd()).ok()? == identity(file).ok()?;
     found.dir.filter(|_| same)
 }

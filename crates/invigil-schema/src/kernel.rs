@@ -1,7 +1,7 @@
 //! Facts that the kernel tells of a run: processes, files, the network, and how well they were observed.
 
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -276,6 +276,22 @@ pub enum Address {
         /// The address behind the family, byte for byte.
         bytes: OsText,
     },
+}
+
+impl From<SocketAddr> for Address {
+    fn from(address: SocketAddr) -> Self {
+        match address {
+            SocketAddr::V4(v4) => Address::Inet {
+                ip: *v4.ip(),
+                port: v4.port(),
+            },
+            SocketAddr::V6(v6) => Address::Inet6 {
+                ip: *v6.ip(),
+                port: v6.port(),
+                scope: v6.scope_id(),
+            },
+        }
+    }
 }
 
 /// Data of `access_denied`: Invigil refused it.

@@ -60,6 +60,11 @@ pub enum GrantError {
 }
 
 impl UserPolicy {
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The file at this place, which need not exist. `check` loads a text in its stead, with all that stands above and
     /// below it, and says whether an action is then allowed.
     pub fn new(

@@ -110,8 +110,17 @@ fn parts(bounds: &Bounds, means: &Means) -> Vec<Enforced> {
         parts.push(part("network.unix", by_socket()));
     }
     if bounds.names {
-        let why = "names are not looked up for the run; only addresses decide";
-        parts.push(part("network.names", (Strength::Advisory, why.to_owned())));
+        let by = match means.tier {
+            Tier::Notify if means.sockets => (
+                Strength::Full,
+                "each name has addresses of its own in the run".to_owned(),
+            ),
+            _ => (
+                Strength::Advisory,
+                "names are not looked up for the run here; only addresses decide".to_owned(),
+            ),
+        };
+        parts.push(part("network.names", by));
     }
     parts
 }

@@ -11,6 +11,7 @@ use invigil_schema::{
 };
 
 use super::exec::Program;
+use super::hosts::{Hosts, Led};
 use super::judge::{FileAct, Judge};
 use super::{Denied, Rules};
 use crate::approvals::{Desk, Place, Put};
@@ -28,6 +29,8 @@ pub(crate) struct PolicyGate {
     /// Where the agent's framework reports to; that is always allowed.
     pub(crate) reports: OsText,
     pub(crate) told: Arc<Told>,
+    /// Where rules name hosts.
+    pub(crate) hosts: Option<Hosts>,
 }
 
 /// What the run must know of the gate's decisions.
@@ -61,17 +64,37 @@ impl Gate for PolicyGate {
             policy: self.rules.policy(),
             denied: &self.denied,
         };
+        let mut granted = Decision::Allow;
+        let mut what = None;
         let (decided, error) = match request.action {
             Action::Exec(exec) => return self.exec(request, &exec),
             Action::File(op) if op.path == self.reports => (None, EACCES),
             Action::File(op) => (judge.file(file_act(op)), error_of(op.op)),
             Action::Net(op) if self.is_ours(&op.address) => (None, EACCES),
-            Action::Net(op) => (judge.net(op.op, &op.address), EACCES),
+            Action::Net(op) => {
+                let hosts = self.hosts.as_ref().filter(|_| request.exact);
+                let led = hosts.and_then(|hosts| {
+                    hosts.lead(judge.policy, request.process, op.op, &op.address)
+                });
+                match led {
+                    Some(Led::Instead(decision)) => return Answer::Now(decision),
+                    Some(Led::Refused(decided, instead, to)) => {
+                        granted = instead;
+                        what = Some(Asked::Net {
+                            op: op.op,
+                            address: to.into(),
+                        });
+                        (Some(decided), EACCES)
+                    }
+                    None => (judge.net(op.op, &op.address), EACCES),
+                }
+            }
         };
         match decided {
             None => Answer::Now(Decision::Allow),
             Some(decided) if self.asks(&decided) => {
-                self.ask(request, asked(request), &decided, error, None)
+                let what = what.unwrap_or_else(|| asked(request));
+                self.ask(request, what, &decided, error, granted, None)
             }
             Some(decided) => Answer::Now(refusal(&decided, error)),
         }
@@ -143,7 +166,7 @@ impl PolicyGate {
             argv: program.argv.clone(),
             cwd: cwd(request.process.pid),
         };
-        self.ask(request, what, &decided, EACCES, Some(key))
+        self.ask(request, what, &decided, EACCES, Decision::Allow, Some(key))
     }
 
     fn ask(
@@ -152,6 +175,7 @@ impl PolicyGate {
         what: Asked,
         decided: &Decided,
         error: Errno,
+        granted: Decision,
         key: Option<(ProcessRef, Digest)>,
     ) -> Answer {
         let put = Put {
@@ -162,12 +186,13 @@ impl PolicyGate {
         };
         let refused = refusal(decided, error);
         let (id, pid) = (request.id, request.process.pid);
+        let at_once = granted.clone();
         let (control, told) = (self.control.clone(), Arc::clone(&self.told));
         let tell = move |decision: ApprovalDecision, answered: &ApprovalAnswered| {
             let decision = match (decision, refused) {
                 (ApprovalDecision::Allow, _) => {
                     told.state().approved.extend(key);
-                    Decision::Allow
+                    granted
                 }
                 (ApprovalDecision::Deny, Decision::Deny { error, rule, place }) => {
                     let rule = format!("{rule} (question {})", answered.id);
@@ -183,7 +208,7 @@ impl PolicyGate {
         match self.desk.put(put, Box::new(tell)) {
             Place::Granted => {
                 self.told.state().approved.extend(key);
-                Answer::Now(Decision::Allow)
+                Answer::Now(at_once)
             }
             Place::Waits => Answer::Ask,
         }
@@ -242,7 +267,7 @@ fn cwd(pid: u32) -> OsText {
 }
 
 /// What the evidence and the process are told.
-fn refusal(decided: &Decided, error: Errno) -> Decision {
+pub(super) fn refusal(decided: &Decided, error: Errno) -> Decision {
     let place = decided.rule().map(|rule| {
         Box::new(RulePlace {
             file: rule.file.to_string(),

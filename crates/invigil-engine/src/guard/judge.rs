@@ -171,10 +171,24 @@ impl Judge<'_> {
             NetOpKind::Connect | NetOpKind::Send => given.canonicalize().ok(),
         };
         let real = real.filter(|real| real != given);
-        match real {
+        let spoken = match real {
             Some(real) => judge(real.as_os_str().as_bytes()),
             None => judge(path.as_bytes()),
-        }
+        };
+        // A socket that is bound is a new file, too.
+        let made = (op == NetOpKind::Bind)
+            .then(|| self.write(of_parent(given).as_os_str().as_bytes()))
+            .flatten();
+        stricter(spoken, made)
+    }
+}
+
+/// A path that need not exist, in a directory without links on the way.
+fn of_parent(path: &Path) -> PathBuf {
+    let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+    match (parent, path.file_name()) {
+        (Some(parent), Some(name)) => parent.join(name),
+        _ => path.to_owned(),
     }
 }
 

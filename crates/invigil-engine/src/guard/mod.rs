@@ -6,12 +6,14 @@ mod bounds;
 mod enforced;
 mod exec;
 mod gate;
+mod hosts;
 mod judge;
 mod learn;
 mod programs;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -19,13 +21,14 @@ use invigil_journal::{BlobError, Store, StoreError};
 use invigil_policy::{Layer, Places, Policy, PolicyError, Source};
 use invigil_sandbox::{LaunchSpec, Reads, probe};
 use invigil_schema::{
-    Digest, Mode, ObserverStarted, OsText, PolicyEnforced, PolicyLoaded, PolicyPlaces,
-    PolicySource, Tier,
+    AccessDenied, Digest, Mode, ObserverStarted, OsText, PolicyEnforced, PolicyLoaded,
+    PolicyPlaces, PolicySource, Tier,
 };
 use sha2::{Digest as _, Sha256};
 
 use bounds::Bounded;
 pub(crate) use gate::{PolicyGate, Told};
+use hosts::Hosts;
 pub(crate) use judge::decide;
 pub use learn::{LearnError, learn};
 use programs::Denied;
@@ -170,15 +173,27 @@ impl Guard {
         spec.limits = self.bounded.limits;
     }
 
-    pub(crate) fn gate(&self, desk: &Desk, control: &Control, reports: OsText) -> PolicyGate {
-        PolicyGate {
+    pub(crate) fn gate(
+        &self,
+        desk: &Desk,
+        control: &Control,
+        reports: OsText,
+        refused: impl Fn(AccessDenied) + Send + Sync + 'static,
+    ) -> io::Result<PolicyGate> {
+        let bounds = &self.bounded.bounds;
+        let hosts = match bounds.names {
+            true => Some(Hosts::start(&self.rules, bounds, refused)?),
+            false => None,
+        };
+        Ok(PolicyGate {
+            hosts,
             rules: Arc::clone(&self.rules),
             denied: Arc::clone(&self.denied),
             desk: desk.clone(),
             control: control.clone(),
             reports,
             told: Arc::clone(&self.told),
-        }
+        })
     }
 
     /// What is enforced by whom, now that the observer has started.

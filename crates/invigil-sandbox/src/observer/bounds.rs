@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use invigil_schema::{
     EnforcedBy, Errno, FileOp, FileOpKind, Floor, Hook, LimitKind, Limited, Note, ObserverNote,
-    Origin, OsText,
+    OpenFlag, Origin, OsText,
 };
 
 use super::Observer;
@@ -28,6 +28,7 @@ use crate::sys::ptrace::Usage;
 use crate::sys::seccomp::Reply;
 use crate::sys::{self, caps, socket};
 use crate::table::{Pending, Process, Rights, status_line};
+use crate::walk;
 
 /// What bounds a run.
 #[derive(Debug, Default)]
@@ -126,8 +127,11 @@ impl Bounds {
         };
         let bound = &confined.bound;
         let judged = match work {
-            Work::File(op, _) => bound.file(op),
-            Work::Watch(Pending::File(op)) => bound.file(op).or_else(|_| bound.file(&real(op))),
+            Work::File(op, _) => others(op).and_then(|()| bound.file(op)),
+            Work::Watch(Pending::File(op)) => {
+                let bounded = bound.file(op).or_else(|_| bound.file(&real(op)));
+                bounded.and_then(|()| others(op))
+            }
             Work::Net(op, act) => bound.net(op, || socket::is_tcp(act.socket.as_fd())),
             // What the kernel makes of ports is its own business.
             Work::Watch(Pending::Net(ops)) => ops.iter().try_for_each(|op| bound.net(op, || false)),
@@ -163,6 +167,37 @@ impl Bounds {
 
 /// Where names lead to something else for each process.
 const PROC: &[u8] = b"/proc/";
+
+/// Where processes are put into groups that share what they use.
+const CGROUPS: &[u8] = b"/sys/fs/cgroup/";
+
+/// Whether a file is how others are steered: what `/proc` has of a process outside of the run, and cgroups.
+fn others(op: &FileOp) -> Result<(), Beyond> {
+    let reads = op.op == FileOpKind::Open && !op.flags.contains(&OpenFlag::Write);
+    let path = op.path.as_bytes();
+    let beyond = |rule| {
+        let error = Errno(libc::EACCES);
+        Err(Beyond { rule, error })
+    };
+    if reads {
+        return Ok(());
+    }
+    if path.starts_with(CGROUPS) {
+        return beyond("confined:cgroup");
+    }
+    let whose = path.strip_prefix(PROC).and_then(|rest| {
+        let number = rest.split(|&b| b == b'/').next()?;
+        str::from_utf8(number).ok()?.parse::<u32>().ok()
+    });
+    let status = whose.and_then(|pid| {
+        let path = cstring(format!("/proc/{pid}/status")).ok()?;
+        fs::read_all(&path).ok()
+    });
+    match status {
+        Some(status) if !walk::is_traced_by_us(&status) => beyond("confined:process"),
+        _ => Ok(()),
+    }
+}
 
 /// The path of a call that the kernel makes may be as the caller wrote it.
 fn real(op: &FileOp) -> FileOp {
@@ -391,6 +426,12 @@ impl Observer {
             Call::Limits { target } | Call::Schedule(Whose::Process(target)) => {
                 outside("schedule", target)
             }
+            Call::Schedule(Whose::Group(group)) if !self.is_own_group(&trapped.caller, group) => {
+                Some(Refusal::confined("schedule", &format!("group {group}")))
+            }
+            Call::Schedule(Whose::User(user)) => {
+                Some(Refusal::confined("schedule", &format!("user {user}")))
+            }
             _ => None,
         }
     }
@@ -425,6 +466,16 @@ impl Observer {
             Whose::User(0) => user_of(caller.pid) == own_user,
             Whose::User(user) => own_user.is_some_and(|own| i64::from(own) == user),
         }
+    }
+
+    /// Whether a group was made by the run. Its number is that of the process that made it.
+    fn is_own_group(&self, caller: &Caller, group: i64) -> bool {
+        let group = match group {
+            0 => sys::getpgid(caller.pid).ok().map(i64::from),
+            group => Some(group),
+        };
+        let leader = group.and_then(|group| u32::try_from(group).ok());
+        leader.is_some_and(|leader| self.table.processes.contains_key(&leader))
     }
 
     /// Whether a number names a living process that is not of the run.

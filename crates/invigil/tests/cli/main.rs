@@ -9,6 +9,7 @@
 mod approvals;
 mod evidence;
 mod guard;
+mod hosts;
 mod observe;
 mod policy;
 mod protect;

@@ -1,0 +1,58 @@
+//! Using more than one may.
+
+use crate::world::{Case, Suite, works};
+
+const POLICY: &str = r#"
+version = 1
+default = "allow"
+[budget]
+wall = "5s"
+cpu = "1s"
+memory = "120MiB"
+processes = 30
+output = "1MiB"
+file_size = "1MiB"
+"#;
+
+const fn suite(cases: &[Case]) -> Suite<'_> {
+    Suite {
+        program: "processes",
+        policy: POLICY,
+        options: &[],
+        cases,
+    }
+}
+
+#[test]
+fn processes_and_memory() {
+    suite(&[
+        works("many_processes", "processes"),
+        works("many_generations", "processes"),
+        works("much_memory", "memory"),
+        works("shared_memory", "memory"),
+        works("memory_in_children", "memory"),
+    ])
+    .hold();
+}
+
+#[test]
+fn time_and_output() {
+    suite(&[
+        works("much_time", "cpu"),
+        works("time_in_children", "cpu"),
+        works("much_output", "budget printed"),
+        works("waiting", "budget longer"),
+    ])
+    .hold();
+}
+
+#[test]
+fn files() {
+    suite(&[
+        works("big_file", ""),
+        works("big_file_allocated", ""),
+        works("big_file_truncated", ""),
+        works("big_file_after_raising", ""),
+    ])
+    .hold();
+}
