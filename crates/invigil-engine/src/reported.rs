@@ -101,8 +101,6 @@ impl Hearer for Reported {
         match self.recorder.processes.find(pid) {
             // Without the kernel's facts nobody knows who belongs to the run.
             _ if self.tier == Tier::ContractOnly => Peer::Member(None),
-            // Under a policy connections are made on behalf, and by nobody else.
-            None if pid == std::process::id() => Peer::Member(None),
             None => Peer::Stranger,
             member => Peer::Member(member),
         }

@@ -279,11 +279,14 @@ impl Watch<'_> {
             };
             let launched = match &self.guard {
                 Some(guard) => {
-                    let reports = self.reports_to().into_os_string().into();
+                    let reports = self.reports_to();
+                    // Facts and requests have real paths.
+                    let reports = reports.canonicalize().unwrap_or(reports);
                     let recorder = Arc::clone(self.recorder);
                     let refused = move |denied: AccessDenied| {
                         recorder.try_record(Origin::Runtime, &denied.into());
                     };
+                    let reports = reports.into_os_string().into();
                     let gate = guard
                         .gate(self.desk, self.control, reports, refused)
                         .map_err(RunError::Channel)?;

@@ -292,7 +292,6 @@ impl Observer {
                     (!notify).then_some("needs the notify tier"),
                 ),
                 hook("network_on_behalf", sockets.filter(|_| notify)),
-                hook("exact_network", inexact),
                 hook(
                     "killable_wait",
                     (notify && !self.killable).then_some(interrupted),
@@ -307,6 +306,8 @@ impl Observer {
                 ),
             ]
             .into_iter()
+            // Only where somebody relies on it.
+            .chain(config.exact.then(|| hook("exact_network", inexact)))
             .chain(self.bounds.hooks())
             .collect(),
             landlock_abi: match self.bounds.floor() {
