@@ -66,7 +66,6 @@ fn follows_the_journals_and_reads_only_what_is_new() {
         exit_code: Some(3),
         signal: None,
         stopped: None,
-        why: None,
         elapsed_ms: 12,
     };
     assert_eq!((done.events, done.state, done.head.seq), (3, state, 2));

@@ -6,7 +6,7 @@ const POLICY: &str = r#"
 version = 1
 default = "allow"
 [budget]
-wall = "5s"
+wall = "15s"
 cpu = "1s"
 memory = "120MiB"
 processes = 30

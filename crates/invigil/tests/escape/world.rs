@@ -135,7 +135,7 @@ pub(crate) fn users() -> Vec<bool> {
 /// How often a race is tried.
 fn tries() -> u64 {
     let tries = std::env::var("INVIGIL_TRIES").map(|tries| tries.parse());
-    tries.map_or(20_000, |tries| tries.unwrap())
+    tries.map_or(5_000, |tries| tries.unwrap())
 }
 
 /// Everything there is, made anew for each run.
