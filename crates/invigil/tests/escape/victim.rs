@@ -21,7 +21,7 @@ impl Victim {
             before: Vec::new(),
         };
         // `setpriv` is over when the name is the sleeper's.
-        while !victim.look().first().is_some_and(|name| name == "sleep S") {
+        while victim.look().first().is_none_or(|name| name != "sleep S") {
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         victim.before = victim.look();
