@@ -123,8 +123,15 @@ impl Judge<'_> {
                 worst = stricter(worst, self.write(bytes));
                 worst = stricter(worst, self.write(new.as_os_str().as_bytes()));
                 let denied = worst.as_ref().is_some_and(|d| d.verdict == Verdict::Deny);
-                if denied || seen > BELOW_MAX {
+                if denied {
                     return worst;
+                }
+                if seen > BELOW_MAX {
+                    // What could not be looked at could be anything.
+                    let mut unseen = self.policy.decide(&Action::Write(from));
+                    unseen.verdict = Verdict::Deny;
+                    unseen.instead = Some("to move what is in it, piece by piece".to_owned());
+                    return Some(unseen);
                 }
                 if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                     pending.push(path);
