@@ -6,7 +6,7 @@ const POLICY: &str = r#"
 version = 1
 default = "allow"
 [budget]
-wall = "15s"
+wall = "7s"
 cpu = "1s"
 memory = "120MiB"
 processes = 30
