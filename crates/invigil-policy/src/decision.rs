@@ -111,6 +111,8 @@ pub enum By {
     Default(Arc<Rule>),
     /// No rule matched, and what no rule allows is denied in the mode `strict`.
     Strict,
+    /// A rule may refuse what is below a directory, and nobody can look there.
+    Unseen,
     /// No file says anything about it.
     Nobody,
 }
@@ -135,7 +137,17 @@ impl Decision {
     pub fn rule(&self) -> Option<&Rule> {
         match &self.by {
             By::Rule(rule) | By::Default(rule) => Some(rule),
-            By::Strict | By::Nobody => None,
+            By::Strict | By::Unseen | By::Nobody => None,
+        }
+    }
+
+    /// What is below a directory may be refused, but cannot be looked at.
+    pub fn unseen() -> Decision {
+        Decision {
+            verdict: Verdict::Deny,
+            by: By::Unseen,
+            matched: Vec::new(),
+            instead: None,
         }
     }
 
@@ -145,6 +157,7 @@ impl Decision {
             By::Rule(rule) => rule.to_string(),
             By::Default(rule) => rule.to_string(),
             By::Strict => "strict: what no rule allows is denied".to_owned(),
+            By::Unseen => "a rule may refuse what is below, which cannot be looked at".to_owned(),
             By::Nobody => "no rule".to_owned(),
         }
     }

@@ -19,8 +19,8 @@ const CACHE_MAX: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct Image {
     pub(crate) executable: OsText,
+    /// All of them.
     pub(crate) argv: Vec<OsText>,
-    pub(crate) cut: u64,
     pub(crate) cwd: OsText,
     pub(crate) sha256: Option<Digest>,
 }
@@ -86,11 +86,9 @@ fn link(pid: u32, name: &str) -> OsText {
 
 /// Looks at a process that has just loaded a program. `cwd` is its directory if that is known.
 pub(crate) fn look(pid: u32, cwd: Option<Vec<u8>>, digests: &mut Digests) -> Image {
-    let (argv, cut) = arguments(pid).unwrap_or_default();
     Image {
         executable: link(pid, "exe"),
-        argv,
-        cut,
+        argv: arguments(pid).unwrap_or_default(),
         cwd: cwd.map_or_else(|| link(pid, "cwd"), Into::into),
         sha256: digests.of(pid).ok().flatten(),
     }
@@ -138,22 +136,42 @@ pub(crate) fn name(pid: u32) -> Sys<OsText> {
     Err(Errno(libc::ENOENT))
 }
 
-fn arguments(pid: u32) -> Sys<(Vec<OsText>, u64)> {
+fn arguments(pid: u32) -> Sys<Vec<OsText>> {
     let bytes = fs::read_dense(&cstring(format!("/proc/{pid}/cmdline"))?)?;
-    Ok(split_arguments(&bytes, ARGUMENTS_MAX))
+    Ok(split_arguments(&bytes))
 }
 
-fn split_arguments(bytes: &[u8], limit: usize) -> (Vec<OsText>, u64) {
-    let kept = &bytes[..bytes.len().min(limit)];
-    let whole = kept.strip_suffix(b"\0").unwrap_or(kept);
+fn split_arguments(bytes: &[u8]) -> Vec<OsText> {
     if bytes.is_empty() {
-        return (Vec::new(), 0);
+        return Vec::new();
     }
-    let argv = whole
-        .split(|&b| b == 0)
-        .map(|a| a.to_vec().into())
-        .collect();
-    (argv, (bytes.len() - kept.len()) as u64)
+    let whole = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+    let argv = whole.split(|&b| b == 0);
+    argv.map(|a| a.to_vec().into()).collect()
+}
+
+/// As many arguments as a fact holds, and how many bytes are left off.
+pub(crate) fn recorded(argv: Vec<OsText>) -> (Vec<OsText>, u64) {
+    cut(argv, ARGUMENTS_MAX)
+}
+
+fn cut(mut argv: Vec<OsText>, limit: usize) -> (Vec<OsText>, u64) {
+    let (mut room, mut left_off) = (limit, 0);
+    argv.retain_mut(|argument| {
+        let length = argument.as_bytes().len();
+        if room == 0 {
+            left_off += length as u64 + 1;
+            return false;
+        }
+        if length > room {
+            left_off += (length - room) as u64 + 1;
+            *argument = argument.as_bytes()[..room].to_vec().into();
+        }
+        // Each has an end, which counts too.
+        room = room.saturating_sub(length + 1);
+        true
+    });
+    (argv, left_off)
 }
 
 #[cfg(test)]
@@ -162,14 +180,15 @@ mod tests {
 
     #[test]
     fn arguments_are_whole_or_say_that_they_are_not() {
-        let (argv, cut) = split_arguments(b"sh\0-c\0\0", 100);
-        assert_eq!((argv, cut), (vec!["sh".into(), "-c".into(), "".into()], 0));
-        let (argv, cut) = split_arguments(b"sh\0-c\0exit\0", 8);
+        let argv = split_arguments(b"sh\0-c\0\0");
+        assert_eq!(argv, ["sh".into(), "-c".into(), "".into()]);
+        assert_eq!(cut(argv.clone(), 100), (argv, 0));
+        let argv = split_arguments(b"sh\0-c\0exit\0");
         assert_eq!(
-            (argv, cut),
+            cut(argv, 8),
             (vec!["sh".into(), "-c".into(), "ex".into()], 3)
         );
-        assert_eq!(split_arguments(b"", 8), (vec![], 0));
+        assert_eq!(split_arguments(b""), []);
     }
 
     #[test]

@@ -41,7 +41,14 @@ impl Protected {
             protected.inodes.extend(identity(&real));
             let above = real.ancestors().skip(1).flat_map(identity);
             protected.above.extend(above);
-            protected.roots.push(join(b"", real.as_os_str().as_bytes()));
+            // The names that lead there count as well: whoever replaces a link on the way has replaced the file.
+            let written = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+            for path in [real, written] {
+                let root = join(b"", path.as_os_str().as_bytes());
+                if !protected.roots.contains(&root) {
+                    protected.roots.push(root);
+                }
+            }
         }
         protected
     }
@@ -65,7 +72,13 @@ impl Protected {
             FileOpKind::Symlink => None,
             _ => op.to.as_ref(),
         };
-        touches(op.path.as_bytes()) || second.is_some_and(|to| touches(to.as_bytes()))
+        // A link on the way would lead elsewhere.
+        let leads = matches!(op.op, FileOpKind::Symlink | FileOpKind::Unlink)
+            && self
+                .roots
+                .iter()
+                .any(|root| is_below(root, op.path.as_bytes()));
+        leads || touches(op.path.as_bytes()) || second.is_some_and(|to| touches(to.as_bytes()))
     }
 
     /// The same for a caller that may see other files under the same names, or the same under others: by the identity
@@ -395,6 +408,7 @@ mod tests {
             "/tmp/l",
             Some("/home/u/.local/invigil")
         )));
+        assert!(store.forbids(&op(FileOpKind::Symlink, "/home/u/.local", Some("/tmp/x"))));
         assert!(!store.forbids(&op(FileOpKind::Create, "/home/u/.local/invigil2", None)));
     }
 }

@@ -136,7 +136,10 @@ pub(crate) fn find_text(
         if links > LINKS {
             return Err(Errno(libc::ELOOP));
         }
-        if fs::is_proc(next.as_fd()) {
+        let text = fs::readlink(At::Dir(next.as_fd()), c"");
+        // What `/proc` has of whoever asks (`mounts`, `net`) is an ordinary link to it; no magic one has such a text.
+        let of_self = text.as_ref().is_ok_and(|text| text.starts_with(b"self/"));
+        if fs::is_proc(next.as_fd()) && !of_self {
             at = match name.as_slice() {
                 // It means whoever asks.
                 b"self" => hold(At::Cwd, format!("/proc/{}", caller.pid).as_bytes(), 0)?,
@@ -155,7 +158,7 @@ pub(crate) fn find_text(
             }
             continue;
         }
-        let text = fs::readlink(At::Dir(next.as_fd()), c"")?;
+        let text = text?;
         if text.first() == Some(&b'/') {
             at = hold(At::Dir(root.as_fd()), b".", 0)?;
         }

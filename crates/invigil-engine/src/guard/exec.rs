@@ -121,10 +121,12 @@ impl Program {
         }
     }
 
-    /// The digest that an approval is bound to: the files as they are now, and every argument. What is loaded must
-    /// have the same. None if a part of it cannot be seen.
-    pub(super) fn fingerprint(&self) -> Option<Digest> {
+    /// The digest that an approval is bound to: where it runs, the files as they are now, and every argument. What is
+    /// loaded must have the same. None if a part of it cannot be seen.
+    pub(super) fn fingerprint(&self, cwd: &OsText) -> Option<Digest> {
         let mut hasher = Sha256::new();
+        hasher.update((cwd.as_bytes().len() as u64).to_le_bytes());
+        hasher.update(cwd.as_bytes());
         let mut next = Some(self);
         while let Some(program) = next {
             if program.cut {

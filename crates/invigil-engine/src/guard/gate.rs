@@ -68,7 +68,7 @@ impl Gate for PolicyGate {
         let mut what = None;
         let (decided, error) = match request.action {
             Action::Exec(exec) => return self.exec(request, &exec),
-            Action::File(op) if op.path == self.reports => (None, EACCES),
+            Action::File(op) if self.is_report(op) => (None, EACCES),
             Action::File(op) => (judge.file(file_act(op)), error_of(op.op)),
             Action::Net(op) if self.is_ours(&op.address) => (None, EACCES),
             Action::Net(op) => {
@@ -114,6 +114,11 @@ impl PolicyGate {
         decided.verdict == Verdict::Ask && self.rules.mode() != Mode::Strict
     }
 
+    /// Whether a file is only used as what it is there for. Another name for it is like any other name.
+    fn is_report(&self, op: &FileOp) -> bool {
+        matches!(op.op, FileOpKind::Open | FileOpKind::Create) && op.path == self.reports
+    }
+
     fn is_ours(&self, address: &Address) -> bool {
         matches!(address, Address::Unix { path } if *path == self.reports)
     }
@@ -151,7 +156,8 @@ impl PolicyGate {
         if !self.asks(&decided) {
             return refuse(refusal(&decided, EACCES));
         }
-        let Some(fingerprint) = program.fingerprint() else {
+        let cwd = cwd(request.process.pid);
+        let Some(fingerprint) = program.fingerprint(&cwd) else {
             return refuse(unseen(&decided));
         };
         let key = (request.process, fingerprint);
@@ -164,7 +170,7 @@ impl PolicyGate {
         let what = Asked::Exec {
             program: program.path.clone(),
             argv: program.argv.clone(),
-            cwd: cwd(request.process.pid),
+            cwd,
         };
         self.ask(request, what, &decided, EACCES, Decision::Allow, Some(key))
     }

@@ -10,7 +10,7 @@ use invigil_schema::{Address, Asked, FileOpKind, NetOpKind, OpenFlag, OsText};
 
 use super::Denied;
 
-/// What lies below a directory that is renamed is looked at up to this number; nobody can say what is in a larger one.
+/// What lies below a directory that is renamed is looked at up to this number; a larger one stays where it is.
 const BELOW_MAX: usize = 200_000;
 /// Kernel sockets, which lead nowhere else.
 const NETLINK: u16 = 16;
@@ -102,7 +102,7 @@ impl Judge<'_> {
     /// A rename changes the names of everything below, and the rules with them.
     fn moved(&self, from: &[u8], to: &[u8]) -> Option<Decision> {
         let own = stricter(self.write(from), self.write(to));
-        let own = stricter(own, self.refused_read(from));
+        let own = stricter(own, self.refused_read(from, to));
         let refuses = self.policy.refuses_below(from) || self.policy.refuses_below(to);
         if own.as_ref().is_some_and(|d| d.verdict == Verdict::Deny) || !refuses {
             return own;
@@ -114,26 +114,26 @@ impl Judge<'_> {
         let (mut worst, mut seen) = (own, 0);
         let mut pending = vec![root.to_owned()];
         while let Some(directory) = pending.pop() {
-            for entry in directory.read_dir().into_iter().flatten().flatten() {
+            // Its owner can close a directory for us as well, and open it again under the new name.
+            let Ok(entries) = directory.read_dir() else {
+                return Some(Decision::unseen());
+            };
+            for entry in entries {
                 seen += 1;
-                let path = entry.path();
+                let entry = entry.and_then(|entry| Ok((entry.path(), entry.file_type()?)));
+                let (path, kind) = match entry {
+                    Ok(entry) if seen <= BELOW_MAX => entry,
+                    _ => return Some(Decision::unseen()),
+                };
                 let new = renamed(&path, root, to);
-                let bytes = path.as_os_str().as_bytes();
-                worst = stricter(worst, self.refused_read(bytes));
-                worst = stricter(worst, self.write(bytes));
-                worst = stricter(worst, self.write(new.as_os_str().as_bytes()));
-                let denied = worst.as_ref().is_some_and(|d| d.verdict == Verdict::Deny);
-                if denied {
+                let (old, new) = (path.as_os_str().as_bytes(), new.as_os_str().as_bytes());
+                worst = stricter(worst, self.refused_read(old, new));
+                worst = stricter(worst, self.write(old));
+                worst = stricter(worst, self.write(new));
+                if worst.as_ref().is_some_and(|d| d.verdict == Verdict::Deny) {
                     return worst;
                 }
-                if seen > BELOW_MAX {
-                    // What could not be looked at could be anything.
-                    let mut unseen = self.policy.decide(&Action::Write(from));
-                    unseen.verdict = Verdict::Deny;
-                    unseen.instead = Some("to move what is in it, piece by piece".to_owned());
-                    return Some(unseen);
-                }
-                if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                if kind.is_dir() {
                     pending.push(path);
                 }
             }
@@ -141,10 +141,11 @@ impl Judge<'_> {
         worst
     }
 
-    /// Only a deny stands in the way of another name: what is merely not allowed to be read stays so, or is not there.
-    fn refused_read(&self, path: &[u8]) -> Option<Decision> {
-        self.read(path)
-            .filter(|decision| decision.verdict == Verdict::Deny)
+    /// What may not be read gets no other name; what is asked about gets none under which nobody would be asked.
+    fn refused_read(&self, from: &[u8], to: &[u8]) -> Option<Decision> {
+        let old = self.read(from)?;
+        let laxer = || self.read(to).is_none_or(|new| new.verdict < old.verdict);
+        (old.verdict == Verdict::Deny || laxer()).then_some(old)
     }
 
     /// What is done on the network. `own` is the run's own socket.

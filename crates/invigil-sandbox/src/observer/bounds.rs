@@ -121,13 +121,15 @@ impl Bounds {
 
     /// Whether what the gate has allowed stays within the outer bound. The kernel would stop the caller there, but not
     /// us.
-    pub(super) fn judge(&self, work: &Work) -> Decision {
+    pub(super) fn judge(&self, caller: &Caller, work: &Work) -> Decision {
         let Some(confined) = &self.confined else {
             return Decision::Allow;
         };
         let bound = &confined.bound;
         let judged = match work {
-            Work::File(op, _) => others(op).and_then(|()| bound.file(op)),
+            Work::File(op, _) => others(op)
+                .and_then(|()| lent(caller, op))
+                .and_then(|()| bound.file(op)),
             Work::Watch(Pending::File(op)) => {
                 let bounded = bound.file(op).or_else(|_| bound.file(&real(op)));
                 bounded.and_then(|()| others(op))
@@ -154,19 +156,36 @@ impl Bounds {
         decision(confined.map_or(Ok(()), |c| c.bound.exec(executable.as_bytes())))
     }
 
-    /// Whether an act that could be done on behalf is better done by the kernel: it knows rights over processes that we
-    /// do not check, and limits that we do not have.
-    pub(super) fn leaves_to_kernel(&self, op: &FileOp, act: &Act) -> bool {
-        if let Act::Truncate { length, .. } = act {
-            let limit = self.limit(LimitKind::FileSize);
-            return limit.is_some_and(|limited| *length > limited.limit.cast_signed());
-        }
-        self.is_confined() && op.path.as_bytes().starts_with(PROC)
+    /// Whether an act would make a file longer than the caller may make one. The limit is not ours.
+    pub(super) fn is_too_long(&self, act: &Act) -> bool {
+        let limit = self.limit(LimitKind::FileSize);
+        matches!((act, limit), (Act::Truncate { length, .. }, Some(limited))
+            if *length > limited.limit.cast_signed())
     }
 }
 
 /// Where names lead to something else for each process.
 const PROC: &[u8] = b"/proc/";
+
+/// What `/proc` has of every process for everybody: whoever opens it learns no more than any other user would.
+const PUBLIC: [&[u8]; 16] = [
+    b"",
+    b"task",
+    b"stat",
+    b"statm",
+    b"status",
+    b"cmdline",
+    b"comm",
+    b"cgroup",
+    b"limits",
+    b"loginuid",
+    b"sessionid",
+    b"sched",
+    b"schedstat",
+    b"oom_score",
+    b"oom_score_adj",
+    b"oom_adj",
+];
 
 /// Where processes are put into groups that share what they use.
 const CGROUPS: &[u8] = b"/sys/fs/cgroup/";
@@ -185,18 +204,46 @@ fn others(op: &FileOp) -> Result<(), Beyond> {
     if path.starts_with(CGROUPS) {
         return beyond("confined:cgroup");
     }
-    let whose = path.strip_prefix(PROC).and_then(|rest| {
-        let number = rest.split(|&b| b == b'/').next()?;
-        str::from_utf8(number).ok()?.parse::<u32>().ok()
-    });
-    let status = whose.and_then(|pid| {
-        let path = cstring(format!("/proc/{pid}/status")).ok()?;
-        fs::read_all(&path).ok()
-    });
-    match status {
+    match whose(path).and_then(status_of) {
         Some(status) if !walk::is_traced_by_us(&status) => beyond("confined:process"),
         _ => Ok(()),
     }
+}
+
+/// Whether a file that we would open says more of a process than the caller may know. The kernel would ask what the caller
+/// may do to that process; us it lets look at everybody.
+fn lent(caller: &Caller, op: &FileOp) -> Result<(), Beyond> {
+    let path = op.path.as_bytes();
+    let Some(pid) = whose(path).filter(|pid| *pid != caller.pid) else {
+        return Ok(());
+    };
+    let mut names = path[PROC.len()..].split(|&b| b == b'/').skip(1);
+    let mut name = names.next().unwrap_or_default();
+    if name == b"task" && names.next().is_some() {
+        name = names.next().unwrap_or_default();
+    }
+    let public = PUBLIC.contains(&name) && names.next().is_none();
+    // Who is not there any more has nothing to say.
+    let known = status_of(pid).is_none_or(|status| walk::is_traced_by_us(&status));
+    match public || known {
+        true => Ok(()),
+        false => Err(Beyond {
+            rule: "confined:process",
+            error: Errno(libc::EACCES),
+        }),
+    }
+}
+
+/// Which process a file in `/proc` is about.
+fn whose(path: &[u8]) -> Option<u32> {
+    let rest = path.strip_prefix(PROC)?;
+    let number = rest.split(|&b| b == b'/').next()?;
+    str::from_utf8(number).ok()?.parse().ok()
+}
+
+fn status_of(pid: u32) -> Option<Vec<u8>> {
+    let path = cstring(format!("/proc/{pid}/status")).ok()?;
+    fs::read_all(&path).ok()
 }
 
 /// The path of a call that the kernel makes may be as the caller wrote it.

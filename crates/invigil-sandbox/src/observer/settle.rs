@@ -16,6 +16,7 @@ use super::trace::ERESTARTNOINTR;
 use crate::acts::{self, Act, Done, Slow};
 use crate::api::{Action, Decision};
 use crate::net;
+use crate::paths::Caller;
 use crate::protect::RULE;
 use crate::sys::ptrace::{self, Registers};
 use crate::sys::seccomp::{self, Reply};
@@ -159,7 +160,7 @@ impl Observer {
     /// Does what was decided.
     pub(super) fn settle(&mut self, trapped: Trapped, mut work: Work, decision: Decision) {
         let decision = match decision {
-            Decision::Allow => self.bounds.judge(&work),
+            Decision::Allow => self.bounds.judge(&trapped.caller, &work),
             decided => decided,
         };
         let (error, rule, place) = match decision {
@@ -185,8 +186,10 @@ impl Observer {
     fn carry_out(&mut self, trapped: Trapped, work: Work) {
         match work {
             Work::Watch(pending) => self.watch(trapped, pending),
-            Work::File(op, act) if self.bounds.leaves_to_kernel(&op, &act) => {
-                self.watch(trapped, Pending::File(op));
+            Work::File(op, act) if self.bounds.is_too_long(&act) => {
+                let Caller { pid, tid, .. } = trapped.caller;
+                let _ = sys::kill_thread(pid, tid, libc::SIGXFSZ);
+                self.fail_file(trapped, op, Errno(libc::EFBIG));
             }
             Work::File(op, act) => self.do_file(trapped, op, act),
             Work::Net(op, act) => self.do_net(trapped, Some(op), act),
@@ -198,7 +201,9 @@ impl Observer {
         let close_on_exec = op.flags.contains(&OpenFlag::CloseOnExec);
         let done = acts::perform(act);
         self.forget_paths(&op);
-        if let Err(Errno(libc::EMFILE | libc::ENFILE)) = done {
+        if let Err(Errno(libc::EMFILE | libc::ENFILE)) = done
+            && !self.exact
+        {
             let detail = "out of descriptors: a call was left to the kernel";
             self.note(trapped.process, Note::SupervisorLimit, detail);
             return self.watch(trapped, Pending::File(op));

@@ -343,13 +343,14 @@ impl Observer {
             }
             let requested = wanted.map(|wanted| wanted.asked);
             let requested = requested.filter(|asked| *asked != image.executable);
+            let (argv, argv_cut_bytes) = exec::recorded(image.argv);
             let event = ProcessExec {
                 process: id,
                 parent,
                 executable: image.executable,
                 requested,
-                argv: image.argv,
-                argv_cut_bytes: image.cut,
+                argv,
+                argv_cut_bytes,
                 cwd: image.cwd,
                 sha256: image.sha256,
             };
@@ -385,7 +386,7 @@ impl Observer {
                 asked: &asked,
                 name: &name,
                 argv: &image.argv,
-                cut: image.cut > 0,
+                cut: false,
                 sha256: image.sha256,
             }),
             exact: true,

@@ -207,10 +207,16 @@ impl Run {
             Some(cwd) => engine.cwd.join(cwd),
             None => engine.cwd.clone(),
         };
-        if let Some((rules, user)) = self.rules(&workspace)? {
-            spec.rules = Some(Arc::new(rules));
-            spec.asking.policy = Some(user);
-        }
+        spec.asking.policy = Some(match self.rules(&workspace)? {
+            Some((rules, user)) => {
+                spec.rules = Some(Arc::new(rules));
+                user
+            }
+            // Nobody is asked, but the rules of the next run are not for this one to write.
+            None => UserPolicy::new(users_own(&places(&workspace)), |_, _| {
+                Err("nothing is asked in the observe mode".to_owned())
+            }),
+        });
         let status = match &self.status {
             Some(path) => Some(StatusFile::prepare(path, store)?),
             None => None,

@@ -528,3 +528,102 @@ fn the_framework_of_the_agent_can_report_under_a_policy() {
         assert_eq!(code, Some(122), "{out}");
     }
 }
+
+/// A policy with the directory of the test in it.
+fn rules(invigil: &Invigil, name: &str, text: &str) -> String {
+    put(invigil, name, &text.replace("WS", &invigil.at("ws")));
+    invigil.at(name)
+}
+
+#[test]
+fn another_name_is_no_way_around() {
+    for invigil in everyone() {
+        make(&invigil, "ws/a/inner");
+        make(&invigil, "ws/asked");
+        make(&invigil, "ws/hooks");
+        put(&invigil, "ws/a/inner/key", "very secret");
+        put(&invigil, "ws/asked/x", "rather private");
+        put(&invigil, "reports", "");
+        let text = "version = 1\ndefault = \"allow\"\n[files.read]\ndeny = [\"WS/a/inner/**\"]\n\
+                    ask = [\"WS/asked/**\"]\n[files.write]\ndeny = [\"WS/hooks/**\"]\n";
+        let policy = rules(&invigil, "names.toml", text);
+        let try_it = |id: &str, script: &str| {
+            run(&invigil, id, &["--policy", &policy], &["sh", "-c", script])
+        };
+        // A directory that its owner has closed cannot be looked through.
+        let closed = "chmod 0 a; mv a b; chmod 755 a b; cat a/inner/key b/inner/key";
+        let (_, told) = try_it("closed", closed);
+        assert!(!told.contains("very secret"), "{told}");
+        assert!(!denials(&invigil, "closed").is_empty());
+        let (_, told) = try_it("asked", "mv asked/x y; cat y; mv asked other; cat other/x");
+        assert!(!told.contains("rather private"), "{told}");
+        let (code, told) = try_it("within", "mv asked/x asked/z");
+        assert_eq!(code, Some(0), "{told}");
+        // Where an agent reports to is its own, but not under every name.
+        let file = invigil.at("reports");
+        let options = ["--policy", &policy, "--events", &file];
+        let script = "echo evil >> $INVIGIL_EVENTS && ! ln $INVIGIL_EVENTS hooks/one && ! mv $INVIGIL_EVENTS hooks/two";
+        let (code, told) = run(&invigil, "reports", &options, &["sh", "-c", script]);
+        assert_eq!(code, Some(0), "{told}");
+        assert_eq!(fs::read_dir(invigil.at("ws/hooks")).unwrap().count(), 0);
+    }
+}
+
+#[test]
+fn no_argument_is_too_far_behind() {
+    for invigil in everyone() {
+        let text = "version = 1\ndefault = \"allow\"\n[[exec]]\nprogram = \"echo\"\n\
+                    args = [\"..\", \"push\", \"..\"]\ndecision = \"deny\"\n";
+        let policy = rules(&invigil, "arguments.toml", text);
+        let script = "x=$(printf %0100000d 0); /bin/echo $x $x pull; /bin/echo $x $x push";
+        let (_, told) = run(
+            &invigil,
+            "long",
+            &["--policy", &policy],
+            &["sh", "-c", script],
+        );
+        assert!(told.contains(" pull\n") && !told.contains(" push\n"));
+        assert_eq!(denials(&invigil, "long").len(), 1);
+    }
+}
+
+#[test]
+fn processes_outside_keep_their_own() {
+    for invigil in everyone() {
+        let text = "version = 1\ndefault = \"allow\"\n[files.read]\ndeny = [\"/nowhere/**\"]\n";
+        let policy = rules(&invigil, "processes.toml", text);
+        let outside = std::process::id();
+        let script = format!(
+            "cat /proc/{outside}/comm /proc/self/environ /proc/$$/maps /proc/meminfo /proc/mounts /proc/net/route >/dev/null && ! cat /proc/{outside}/environ"
+        );
+        let (code, told) = run(
+            &invigil,
+            "outside",
+            &["--policy", &policy],
+            &["sh", "-c", &script],
+        );
+        assert_eq!(code, Some(0), "{told}");
+    }
+}
+
+#[test]
+fn the_next_runs_rules_are_out_of_reach() {
+    for invigil in everyone() {
+        make(&invigil, "ws/planted");
+        make(&invigil, "cfg");
+        let text = "version = 1\ndefault = \"allow\"\n";
+        let policy = rules(&invigil, "lax.toml", text);
+        let config = invigil.at("cfg");
+        let script = "ln -s $PWD/planted $XDG_CONFIG_HOME/invigil || mkdir $XDG_CONFIG_HOME/invigil; echo 'version = 1' > $XDG_CONFIG_HOME/invigil/policy.toml";
+        for (id, options) in [("guarded", vec!["--policy", &policy]), ("observed", vec![])] {
+            let args = ["run", "--run-id", id, "--ask", "never", "--quiet"];
+            let args: Vec<&str> = args.into_iter().chain(options).collect();
+            let args = [&args[..], &["--", "sh", "-c", script]].concat();
+            let mut command = invigil.command(&args);
+            command.current_dir(invigil.at("ws"));
+            let output = command.env("XDG_CONFIG_HOME", &config).output().unwrap();
+            assert!(!output.status.success(), "{id}");
+            assert!(!Path::new(&config).join("invigil/policy.toml").exists());
+        }
+    }
+}

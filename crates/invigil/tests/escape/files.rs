@@ -141,6 +141,7 @@ fn attributes() {
 fn races_of_reading() {
     suite(&[
         works("race_open", "file.read secret/key"),
+        works("race_proc", "file.read secret/key"),
         works("race_openat2", "file.read secret/key"),
         works("race_path_only", "file.read secret/key"),
         works("race_descriptor", "file.read secret/key"),
