@@ -122,6 +122,26 @@ pub(crate) enum Done {
     Waits(Slow),
 }
 
+impl Act {
+    /// Whether the names in it still stand where they stood when it was judged. What is held by itself always does.
+    pub(crate) fn is_in_place(&self) -> bool {
+        match self {
+            Act::Create { at, .. }
+            | Act::Mkdir { at, .. }
+            | Act::Mknod { at, .. }
+            | Act::Unlink { at, .. }
+            | Act::Symlink { at, .. } => at.is_in_place(),
+            Act::Rename { from, to, .. } => from.is_in_place() && to.is_in_place(),
+            Act::Link {
+                from: Linked::Name(from),
+                to,
+            } => from.is_in_place() && to.is_in_place(),
+            Act::Link { to, .. } => to.is_in_place(),
+            _ => true,
+        }
+    }
+}
+
 /// An open that waits.
 #[derive(Debug, Clone)]
 pub(crate) struct Slow {

@@ -226,6 +226,7 @@ fn plan_open(
     planned.path = found.path.clone().into();
     match found.file.take() {
         Some(_) if exclusive => Err(Errno(libc::EEXIST)),
+        Some(fd) if flags & libc::O_PATH != 0 => Ok(Act::Give(fd)),
         Some(fd) => open_found(
             caller,
             Target {
@@ -296,7 +297,7 @@ fn plan_open_how(
         Err(Stop::Native) => return Err(Errno(libc::EINVAL)),
     };
     let text = text(caller, path)?;
-    if flags & (libc::O_PATH | files::TEMPORARY) != 0 {
+    if flags & files::TEMPORARY != 0 {
         return Err(Errno(libc::EPERM));
     }
     if resolve == 0 {
@@ -322,6 +323,10 @@ fn plan_open_how(
     let kept = flags & (libc::O_NOFOLLOW | libc::O_DIRECTORY);
     match from(&text, kept) {
         Ok(_) if exclusive => Err(Errno(libc::EEXIST)),
+        Ok(fd) if flags & libc::O_PATH != 0 => {
+            planned.path = fs::path_of(fd.as_fd())?.into();
+            Ok(Act::Give(fd))
+        }
         Ok(fd) => {
             let path = fs::path_of(fd.as_fd())?;
             planned.path = path.clone().into();

@@ -222,6 +222,12 @@ impl Located {
         }
     }
 
+    /// Whether the name still stands where it stood when it was judged.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let parent = fs::path_of(self.parent.fd.as_fd());
+        parent.is_ok_and(|parent| join(&parent, self.name.to_bytes()) == self.path)
+    }
+
     /// As system calls take it.
     pub(crate) fn at(&self) -> At<'_> {
         At::Dir(self.parent.fd.as_fd())

@@ -1,13 +1,16 @@
 //! Decides on what processes want to do, by the policy; puts on the desk what the policy leaves to a person.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use invigil_policy::{Action as Judged, Decision as Decided, Verdict};
 use invigil_sandbox::{Action, Answer, Decision, Exec, Gate, Line, Request};
 use invigil_schema::{
     Address, ApprovalAnswered, ApprovalDecision, Asked, Digest, Errno, FileOp, FileOpKind, Mode,
-    NetOp, OsText, ProcessRef, RulePlace,
+    NetOp, OpenFlag, OsText, ProcessRef, RulePlace,
 };
 
 use super::exec::Program;
@@ -69,6 +72,13 @@ impl Gate for PolicyGate {
         let (decided, error) = match request.action {
             Action::Exec(exec) => return self.exec(request, &exec),
             Action::File(op) if self.is_report(op) => (None, EACCES),
+            Action::File(op) if self.is_for_the_project(op) => {
+                return Answer::Now(Decision::Deny {
+                    error: EACCES,
+                    rule: "the policy of a project is not for its agents to change".to_owned(),
+                    place: None,
+                });
+            }
             Action::File(op) => (judge.file(file_act(op)), error_of(op.op)),
             Action::Net(op) if self.is_ours(&op.address) => (None, EACCES),
             Action::Net(op) => {
@@ -117,6 +127,21 @@ impl PolicyGate {
     /// Whether a file is only used as what it is there for. Another name for it is like any other name.
     fn is_report(&self, op: &FileOp) -> bool {
         matches!(op.op, FileOpKind::Open | FileOpKind::Create) && op.path == self.reports
+    }
+
+    /// Whether it would change what limits the next run in this workspace.
+    fn is_for_the_project(&self, op: &FileOp) -> bool {
+        let writes = |flag: &OpenFlag| matches!(flag, OpenFlag::Write | OpenFlag::Truncate);
+        if op.op == FileOpKind::Open && !op.flags.iter().any(writes) {
+            return false;
+        }
+        let workspace = &self.rules.places().workspace;
+        let rules = workspace.join(".invigil");
+        let touches = |path: &OsText| {
+            let path = Path::new(OsStr::from_bytes(path.as_bytes()));
+            path.starts_with(&rules) || op.op == FileOpKind::Rename && path == workspace
+        };
+        touches(&op.path) || op.to.as_ref().is_some_and(touches)
     }
 
     fn is_ours(&self, address: &Address) -> bool {

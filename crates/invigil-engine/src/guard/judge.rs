@@ -62,7 +62,8 @@ impl Judge<'_> {
             // It can neither be read nor written; whatever is done with it next is judged.
             FileOpKind::Open if has(OpenFlag::Path) => None,
             FileOpKind::Open if has(OpenFlag::Temporary) => {
-                self.write(&[path.trim_ascii_end(), b"/(nameless)"].concat())
+                let directory = path.strip_suffix(b"/").unwrap_or(path);
+                self.write(&[directory, b"/(nameless)"].concat())
             }
             FileOpKind::Open | FileOpKind::Create => {
                 let writes =

@@ -153,6 +153,9 @@ enum Waiting {
     },
 }
 
+/// Why something that was approved is refused all the same.
+const MOVED: &str = "it was moved while somebody was asked about it";
+
 /// Why a decision to lead something elsewhere is a refusal.
 pub(super) const NOT_ELSEWHERE: &str = "it cannot be led to another address";
 
@@ -395,7 +398,18 @@ impl Observer {
             Some(Suspended {
                 trapped,
                 what: Waiting::Asked(work),
-            }) => self.settle(trapped, work, decision),
+            }) => {
+                // While somebody thought about it, the directory may have got another name, with other rules.
+                let decision = match &work {
+                    Work::File(_, act) if !act.is_in_place() => Decision::Deny {
+                        error: Errno(libc::EACCES),
+                        rule: MOVED.to_owned(),
+                        place: None,
+                    },
+                    _ => decision,
+                };
+                self.settle(trapped, work, decision);
+            }
             Some(connecting) => drop(self.suspended.insert(request, connecting)),
             None => {}
         }

@@ -627,3 +627,17 @@ fn the_next_runs_rules_are_out_of_reach() {
         }
     }
 }
+
+#[test]
+fn the_rules_of_a_project_are_not_for_its_agents() {
+    for invigil in everyone() {
+        make(&invigil, "ws/.invigil");
+        put(&invigil, "ws/.invigil/policy.toml", "version = 1\n");
+        let script = "cat .invigil/policy.toml; rm -f .invigil/policy.toml; mv .invigil away; echo > .invigil/more; true";
+        sh(&invigil, "project", script);
+        let rules = invigil.at("ws/.invigil/policy.toml");
+        assert_eq!(fs::read_to_string(rules).unwrap(), "version = 1\n");
+        assert!(!Path::new(&invigil.at("ws/.invigil/more")).exists());
+        assert_eq!(denials(&invigil, "project").len(), 3);
+    }
+}
