@@ -6,7 +6,7 @@ use invigil_schema::{Errno, FileOpKind, OpenFlag, OsText};
 
 use crate::acts::{Act, Change, Linked};
 use crate::calls::{Call, Place, Times};
-use crate::exactly;
+use crate::exact;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
 use crate::sys;
 use crate::sys::fs::{self, cstring};
@@ -122,8 +122,8 @@ pub(crate) fn plan(
     planned.way = match (way, likeness) {
         (Ok(act), Likeness::Acts) => Way::Ours(act),
         (Err(Stop::Fail(error)), Likeness::Acts) => Way::Fails(error),
-        (Err(Stop::Native), Likeness::Acts) if exact && !exactly::is_harmless(call) => {
-            match exactly::plan(caller, call, &mut planned) {
+        (Err(Stop::Native), Likeness::Acts) if exact && !exact::files::is_harmless(call) => {
+            match exact::files::plan(caller, call, &mut planned) {
                 Ok(act) => Way::Ours(act),
                 Err(error) => Way::Fails(error),
             }

@@ -17,7 +17,6 @@ mod cgroup;
 mod confine;
 mod contract;
 mod exact;
-mod exactly;
 mod exec;
 mod files;
 mod filter;

@@ -2,6 +2,7 @@
 
 use std::env;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use invigil_policy::{Layer, Places, Source, profile};
@@ -30,7 +31,7 @@ pub(crate) fn gather(
     for (path, layer) in optional {
         match read(&path, layer) {
             Err(CliError::PolicyFile { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound => {}
+                if source.kind() == io::ErrorKind::NotFound => {}
             source => sources.push(source?),
         }
     }
@@ -67,7 +68,7 @@ pub(crate) fn with_own(sources: &[Source], own: &Path, text: &str) -> Vec<Source
 
 /// A policy file.
 pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, CliError> {
-    let text = fs::read_to_string(path).map_err(|source| CliError::PolicyFile {
+    let text = read_plain(path).map_err(|source| CliError::PolicyFile {
         path: path.to_owned(),
         source,
     })?;
@@ -76,6 +77,16 @@ pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, CliError> {
         text,
         layer,
     })
+}
+
+/// Reads a file that nobody can make us wait for: an agent may have left anything under the name.
+fn read_plain(path: &Path) -> io::Result<String> {
+    const LARGEST: u64 = 1 << 20;
+    let data = fs::metadata(path)?;
+    if !data.is_file() || data.len() > LARGEST {
+        return Err(io::Error::other("it is no plain file of at most 1 MiB"));
+    }
+    fs::read_to_string(path)
 }
 
 /// What the variables stand for when something runs in this directory.

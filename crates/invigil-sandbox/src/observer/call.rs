@@ -8,8 +8,8 @@ use super::Observer;
 use super::settle::{Via, Work};
 use crate::api::{Answer, Decision, Request};
 use crate::calls::{self, Call, Owner};
-use crate::exact::{self, Refusal};
-use crate::exactly;
+use crate::exact::sockets::Refusal;
+use crate::exact::{self, sockets};
 use crate::exec;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
@@ -167,7 +167,7 @@ impl Observer {
                 | Call::SendMmsg { .. }
         );
         if network && self.exact_network {
-            let plan = exact::plan(caller, call, likeness == Likeness::Acts);
+            let plan = sockets::plan(caller, call, likeness == Likeness::Acts);
             return self.on_exact_call(trapped, plan);
         }
         if network {
@@ -217,7 +217,7 @@ impl Observer {
         if matches!(call, Call::Chroot { .. } | Call::Mount { .. }) {
             self.unsettle(&trapped.caller);
         }
-        if self.exact && matches!(way, Way::Native) && !exactly::is_harmless(call) {
+        if self.exact && matches!(way, Way::Native) && !exact::files::is_harmless(call) {
             return self.refuse_file(trapped, op, INEXACT, Errno(libc::EPERM));
         }
         let work = match way {
@@ -250,7 +250,7 @@ impl Observer {
         self.decide(trapped, work);
     }
 
-    fn on_exact_call(&mut self, trapped: Trapped, plan: Result<exact::Plan, Refusal>) {
+    fn on_exact_call(&mut self, trapped: Trapped, plan: Result<sockets::Plan, Refusal>) {
         let process = trapped.process;
         let fact = |(op, address)| NetOp {
             process,

@@ -641,3 +641,17 @@ fn the_rules_of_a_project_are_not_for_its_agents() {
         assert_eq!(denials(&invigil, "project").len(), 3);
     }
 }
+
+#[test]
+fn a_policy_that_is_no_plain_file_starts_nothing() {
+    for invigil in everyone() {
+        let made = Command::new("mkfifo").arg(invigil.at("fifo.toml")).status();
+        assert!(made.unwrap().success());
+        for policy in [invigil.at("fifo.toml"), "/dev/zero".to_owned()] {
+            let (code, text) = run(&invigil, "none", &["--policy", &policy], &["true"]);
+            assert_eq!(code, Some(125), "{text}");
+            assert!(text.contains("no plain file"), "{text}");
+        }
+        assert!(!invigil.journal("none").exists());
+    }
+}

@@ -98,7 +98,7 @@ pub(crate) fn plan(caller: &Caller, call: Call, like: bool) -> Planned {
     }
 }
 
-/// A socket of the caller that is ours for now.
+/// A socket of the caller, and what was found out about it.
 struct Socket<'a> {
     caller: &'a Caller,
     like: bool,
