@@ -174,8 +174,12 @@ fn flags(program: &Program, words: &[&[u8]], at: usize, found: &mut Vec<Value>) 
 }
 
 fn bundled(word: &[u8], flag: &str) -> bool {
-    let letters = word.len() > 2 && word[1..].iter().all(u8::is_ascii_alphabetic);
-    flag.len() == 2 && word[0] == b'-' && letters && word.last() == flag.as_bytes().last()
+    let Some(letters) = word.strip_prefix(b"-").filter(|letters| letters.len() > 1) else {
+        return false;
+    };
+    let last = flag.strip_prefix('-').filter(|rest| rest.len() == 1);
+    letters.iter().all(u8::is_ascii_alphabetic)
+        && last.is_some_and(|last| letters.ends_with(last.as_bytes()))
 }
 
 /// Where the secret in a value begins.

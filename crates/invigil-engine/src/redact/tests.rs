@@ -252,6 +252,23 @@ fn the_order_of_arguments_shows_secrets() {
 }
 
 #[test]
+fn empty_words_and_bare_dashes_are_handled() {
+    let cases: &[&[&str]] = &[
+        &["curl", ""],
+        &["curl", "-", "--", "-u"],
+        &["curl", "", "-sSu", "me:hunter2", ""],
+        &["sh", "-c", "curl '' - -sSu 'me:hunter2'"],
+        &["sh", "-c", "curl \"\" \\"],
+        &["", "curl", "-é", "é"],
+    ];
+    for case in cases {
+        let redacted = redactor().argv(&words(case));
+        assert_eq!(redacted.len(), case.len());
+        assert!(!joined(&redacted).contains("hunter2"), "{case:?}");
+    }
+}
+
+#[test]
 fn ordinary_text_stays() {
     let sha256 = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
     let innocents = [
@@ -481,6 +498,13 @@ fn fragments() -> impl Strategy<Value = String> {
         "_",
         "x1Y2",
         "sshpass -p",
+        "curl ",
+        "mysql ",
+        "-",
+        " ",
+        "'",
+        "\"",
+        "\\",
         "Cookie: ",
         "SECRET",
         "pass:",

@@ -115,7 +115,8 @@ impl Track {
              took longer, divided by the records of its journal. Processor time is that of all processes, the supervisor's too; \
              unlike the ratio of times it hardly depends on what else the machine does. strace is `strace -f --seccomp-bpf` of the classes of calls \
              that Invigil records, with its output thrown away; it cannot choose opens by their flags and so stops at all of \
-             them. The floor is a program that traps the same usual calls and lets each go on without a look: nothing is \
+             them. It does 10,000 of the 200,000 opens and 5,000 of the 50,000 files, and is compared with the bare command doing as \
+             many. The floor is a program that traps the same usual calls and lets each go on without a look: nothing is \
              read, recorded, decided or traced, so that whoever uses this mechanism cannot cost less.",
             self.rounds()
         ));
@@ -141,7 +142,8 @@ impl Track {
             &[]
         };
         let watched = self.invigil(&program, options);
-        let traced = program.under(strace_words());
+        let part = self.part_for_strace(workload, &program);
+        let traced = part.under(strace_words());
         let kind = if workload.reads { "reads" } else { "writes" };
         let trapped = program.under([self.floor.as_os_str(), kind.as_ref()]);
         let [of_alone, of_ours] = &mut processor;
@@ -160,9 +162,11 @@ impl Track {
         let mut least = |_| Ok(turn(&trapped)?.took);
         let (alone, ours, least, theirs) = if self.strace {
             let mut theirs = |_| Ok(turn(&traced)?.took);
-            let turns: [Contestant<'_>; 4] = [&mut alone, &mut ours, &mut least, &mut theirs];
-            let [alone, ours, least, theirs] = interleaved(self.rounds(), turns)?;
-            (alone, ours, least, Some(theirs))
+            let mut part = |_| Ok(turn(&part)?.took);
+            let turns: [Contestant<'_>; 5] =
+                [&mut alone, &mut ours, &mut least, &mut part, &mut theirs];
+            let [alone, ours, least, part, theirs] = interleaved(self.rounds(), turns)?;
+            (alone, ours, least, Some(theirs.over(&part)))
         } else {
             let turns: [Contestant<'_>; 3] = [&mut alone, &mut ours, &mut least];
             let [alone, ours, least] = interleaved(self.rounds(), turns)?;
@@ -191,18 +195,16 @@ impl Track {
                 empty()
             },
             least.over(&alone).to_string(),
+            theirs.as_ref().map_or_else(empty, Samples::to_string),
             theirs
                 .as_ref()
-                .map_or_else(empty, |theirs| theirs.over(&alone).to_string()),
-            theirs
-                .as_ref()
-                .map_or_else(empty, |theirs| ours.over(theirs).to_string()),
+                .map_or_else(empty, |theirs| ratio.over(theirs).to_string()),
             theirs.as_ref().map_or_else(empty, |theirs| {
                 // Where strace costs nothing, nobody can cost less.
-                if theirs.over(&alone).median() < 1.05 {
+                if theirs.median() < 1.05 {
                     return String::new();
                 }
-                Goal::Below(1.0).verdict_of(&ours.over(theirs))
+                Goal::Below(1.0).verdict_of(&ratio.over(theirs))
             }),
         ]);
         Ok(())
@@ -243,26 +245,24 @@ impl Track {
         for (name, text) in workload.inputs {
             fs::write(folder.join(name), text)?;
         }
-        let size = self.size(workload).to_string();
-        let words: Vec<OsString> = match workload.run {
-            Run::Words(words) => words
-                .iter()
-                .map(|word| word.replace("SIZE", &size).into())
-                .collect(),
-            Run::Shell(line) => vec![
-                "/bin/sh".into(),
-                "-c".into(),
-                line.replace("SIZE", &size).into(),
-            ],
-        };
-        let mut program = Program::new(words);
+        let size = self.size(workload);
+        let mut program = Program::new(words(workload, size));
         program.folder = folder;
         program.limit = LIMIT;
         program.env("HOME", self.scratch.folder("user", User::Same)?);
-        program.env("SIZE", size);
+        program.env("SIZE", size.to_string());
         self.shell(workload.prepare, &program)
             .succeed(self.scratch.path())?;
         Ok(program)
+    }
+
+    /// As much of the workload as strace has to do.
+    fn part_for_strace(&self, workload: &Workload, program: &Program) -> Program {
+        let size = self.size(workload);
+        Program {
+            words: words(workload, workload.traced.unwrap_or(size).min(size)),
+            ..program.clone()
+        }
     }
 
     fn shell(&self, line: &str, program: &Program) -> Program {
@@ -296,6 +296,14 @@ impl Track {
             }
         }
         Ok(records)
+    }
+}
+
+fn words(workload: &Workload, size: u32) -> Vec<OsString> {
+    let filled = |text: &str| text.replace("SIZE", &size.to_string()).into();
+    match workload.run {
+        Run::Words(words) => words.iter().map(|word| filled(word)).collect(),
+        Run::Shell(line) => vec!["/bin/sh".into(), "-c".into(), filled(line)],
     }
 }
 

@@ -16,6 +16,8 @@ pub(super) struct Workload {
     pub(super) size: u32,
     /// How large it is in a quick round.
     pub(super) quick: u32,
+    /// How large it is under strace, where that would take minutes otherwise.
+    pub(super) traced: Option<u32>,
     /// Whether opens for reading are recorded too.
     pub(super) reads: bool,
     /// What the ratio to the bare command should be.
@@ -35,6 +37,7 @@ const NOTHING: Workload = Workload {
     run: Run::Words(&[]),
     size: 1,
     quick: 1,
+    traced: None,
     reads: false,
     goal: Goal::WithinSpread,
 };
@@ -59,6 +62,7 @@ const READS: Workload = Workload {
     run: Run::Words(&["./opens", "SIZE"]),
     size: 200_000,
     quick: 20_000,
+    traced: Some(10_000),
     ..NOTHING
 };
 
@@ -147,6 +151,7 @@ pub(super) const ALL: &[Workload] = &[
         run: Run::Words(&["./reads", "SIZE"]),
         size: 50_000,
         quick: 5_000,
+        traced: Some(5_000),
         reads: true,
         goal: Goal::AtMost(4.0),
         ..NOTHING
