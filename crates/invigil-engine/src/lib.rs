@@ -27,4 +27,4 @@ pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
 pub use guard::{KeepError, LearnError, Rules, learn};
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome};
-pub use spec::{Output, RunSpec, SHIMS, SpecError};
+pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};

@@ -1,5 +1,6 @@
 //! The command's output: handed through untouched, or counted on its way when there is a limit.
 
+use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read as _, Write};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
@@ -15,12 +16,9 @@ use crate::spec::{Output, RunSpec};
 
 /// Stands between the command and our own output, if it must.
 pub(crate) struct Relay {
-    stdout: Target,
+    target: Output,
     counted: Option<Counted>,
 }
-
-/// Where the command's stdout goes.
-type Target = Output;
 
 struct Counted {
     ends: (PipeWriter, PipeWriter),
@@ -30,11 +28,11 @@ struct Counted {
 impl Relay {
     pub(crate) fn new(spec: &RunSpec, most: Option<u64>, control: &Control) -> io::Result<Relay> {
         let counted = match most {
-            Some(limit) => Some(Counted::new(limit, spec.stdout, control)?),
+            Some(limit) => Some(Counted::new(limit, &spec.stdout, control)?),
             None => None,
         };
         Ok(Relay {
-            stdout: spec.stdout,
+            target: spec.stdout.clone(),
             counted,
         })
     }
@@ -50,12 +48,15 @@ impl Relay {
             let clone = |end: &PipeWriter| owned(end.try_clone().map(OwnedFd::from));
             return (clone(stdout), clone(stderr));
         }
-        match self.stdout {
+        match &self.target {
             Output::Stdout => (Stdio::Inherit, Stdio::Inherit),
             Output::Stderr => (
                 owned(io::stderr().as_fd().try_clone_to_owned()),
                 Stdio::Inherit,
             ),
+            Output::Into { stdout, stderr } => {
+                (owned(stdout.try_clone()), owned(stderr.try_clone()))
+            }
         }
     }
 
@@ -77,23 +78,25 @@ impl Relay {
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Counted {
-    fn new(limit: u64, stdout: Target, control: &Control) -> io::Result<Counted> {
+    fn new(limit: u64, target: &Output, control: &Control) -> io::Result<Counted> {
         let total = Arc::new(AtomicU64::new(0));
         let ((out_reader, out), (err_reader, err)) = (io::pipe()?, io::pipe()?);
-        let spawn = |reader: PipeReader, to_stdout: bool| {
+        let spawn = |reader: PipeReader, writer: Box<dyn Write + Send>| {
             let (total, control) = (Arc::clone(&total), control.clone());
-            let body = move || match to_stdout {
-                true => relay(reader, io::stdout(), &total, limit, &control),
-                false => relay(reader, io::stderr(), &total, limit, &control),
-            };
+            let body = move || relay(reader, writer, &total, limit, &control);
             std::thread::Builder::new()
                 .name("output".into())
                 .spawn(body)
         };
-        let threads = vec![
-            spawn(out_reader, stdout == Output::Stdout)?,
-            spawn(err_reader, false)?,
-        ];
+        let (to_out, to_err): (Box<dyn Write + Send>, Box<dyn Write + Send>) = match target {
+            Output::Stdout => (Box::new(io::stdout()), Box::new(io::stderr())),
+            Output::Stderr => (Box::new(io::stderr()), Box::new(io::stderr())),
+            Output::Into { stdout, stderr } => (
+                Box::new(File::from(stdout.try_clone()?)),
+                Box::new(File::from(stderr.try_clone()?)),
+            ),
+        };
+        let threads = vec![spawn(out_reader, to_out)?, spawn(err_reader, to_err)?];
         Ok(Counted {
             ends: (out, err),
             threads,

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 use invigil_journal::{Error, Head, Journal};
 use invigil_sandbox::{Sink, SinkError};
-use invigil_schema::{Event, Origin};
+use invigil_schema::{Event, Origin, ProcessRef};
 
 use crate::approvals::Desk;
 use crate::control::Control;
@@ -99,6 +99,26 @@ pub(crate) struct Facts {
     pub(crate) reported: Reported,
     pub(crate) desk: Desk,
     pub(crate) guard: Option<Arc<Guard>>,
+    /// Whether what is left is killed when the command itself has ended.
+    pub(crate) leftovers: Option<Root>,
+}
+
+/// The process that the command itself is.
+#[derive(Debug, Default)]
+pub(crate) struct Root(Option<ProcessRef>);
+
+impl Root {
+    /// Whether this is the end of the command.
+    pub(crate) fn ends(&mut self, event: &Event) -> bool {
+        match event {
+            Event::ProcessForked(first) if first.parent.is_none() => {
+                self.0.get_or_insert(first.process);
+                false
+            }
+            Event::ProcessExited(exited) => self.0 == Some(exited.process),
+            _ => false,
+        }
+    }
 }
 
 impl Sink for Facts {
@@ -117,6 +137,9 @@ impl Sink for Facts {
         if let (Event::ObserverStarted(started), Some(guard)) = (&event, &self.guard) {
             let enforced = guard.enforced(started);
             recorder.record(Origin::Runtime, &enforced.into())?;
+        }
+        if self.leftovers.as_mut().is_some_and(|root| root.ends(&event)) {
+            recorder.control.kill();
         }
         Ok(())
     }

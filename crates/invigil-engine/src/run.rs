@@ -11,7 +11,7 @@ use invigil_journal::{
     Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError,
 };
 use invigil_policy::Budget;
-use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, launch};
+use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, Stdio, launch};
 use invigil_schema::{
     AccessDenied, Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId,
     RunStarted, SDK_SCHEMA, SpawnFailure, StopReason, Tier,
@@ -22,10 +22,10 @@ use crate::channel::Channel;
 use crate::control::Control;
 use crate::guard::{Guard, KeepError};
 use crate::output::Relay;
-use crate::record::{Facts, Recorder};
+use crate::record::{Facts, Recorder, Root};
 use crate::redact::Redactor;
 use crate::reported::{Calls, Reported};
-use crate::spec::{EVENTS, EVENTS_SCHEMA, RUN_ID, RunSpec, SpecError};
+use crate::spec::{EVENTS, EVENTS_SCHEMA, Input, Leftovers, RUN_ID, RunSpec, SpecError};
 use crate::watchdog::{Reports, Time, Watchdog};
 
 /// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
@@ -276,6 +276,10 @@ impl Watch<'_> {
                 reported: reported.clone(),
                 desk: self.desk.clone(),
                 guard: self.guard.clone(),
+                leftovers: match self.spec.leftovers {
+                    Leftovers::Await => None,
+                    Leftovers::Kill => Some(Root::default()),
+                },
             };
             let launched = match &self.guard {
                 Some(guard) => {
@@ -288,7 +292,7 @@ impl Watch<'_> {
                     };
                     let reports = reports.into_os_string().into();
                     let gate = guard
-                        .gate(self.desk, self.control, reports, refused)
+                        .gate(Some(self.desk), self.control, reports, refused)
                         .map_err(RunError::Channel)?;
                     launch(launch_spec, facts, gate)
                 }
@@ -341,9 +345,14 @@ impl Watch<'_> {
         env.insert(EVENTS.into(), self.reports_to().into());
         env.insert(EVENTS_SCHEMA.into(), SDK_SCHEMA.into());
         let (stdout, stderr) = relay.ends();
+        let stdin = match &spec.stdin {
+            Input::Stdin => Stdio::Inherit,
+            Input::From(fd) => fd.try_clone().map_or(Stdio::Null, Stdio::Fd),
+        };
         let mut launch = LaunchSpec {
             env,
             cwd: engine.cwd(spec),
+            stdin,
             stdout,
             stderr,
             tier,
@@ -463,7 +472,7 @@ const KILLED: i32 = 9;
 
 /// The key that hides the secrets of one run. It is never written down: within a run equal secrets look equal, and
 /// when the run is over nobody can guess them back, not even with the store in hand.
-fn random() -> io::Result<[u8; 32]> {
+pub(crate) fn random() -> io::Result<[u8; 32]> {
     let mut key = [0; 32];
     let mut filled = 0;
     while filled < key.len() {

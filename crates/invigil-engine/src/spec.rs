@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,21 +41,50 @@ pub struct RunSpec {
     pub decisions_file: Option<PathBuf>,
     /// How many bytes the command may print.
     pub max_output: Option<u64>,
-    /// Where the command's stdout goes.
+    /// What the command reads.
+    pub stdin: Input,
+    /// Where the command's output goes.
     pub stdout: Output,
+    /// What becomes of the processes that are still there when the command itself has ended.
+    pub leftovers: Leftovers,
     /// How a person is asked.
     pub asking: Asking,
     /// What decides; without one everything is allowed.
     pub rules: Option<Arc<Rules>>,
 }
 
-/// Where the command's stdout goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the command reads.
+#[derive(Debug, Clone)]
+pub enum Input {
+    /// The stdin of this process.
+    Stdin,
+    /// This descriptor.
+    From(Arc<OwnedFd>),
+}
+
+/// Where the command's output goes.
+#[derive(Debug, Clone)]
 pub enum Output {
-    /// To the stdout of this process.
+    /// Its stdout to the stdout of this process, its stderr to the stderr.
     Stdout,
-    /// To the stderr of this process, because its stdout is for something else.
+    /// All of it to the stderr of this process, because its stdout is for something else.
     Stderr,
+    /// To these descriptors.
+    Into {
+        /// Its stdout.
+        stdout: Arc<OwnedFd>,
+        /// Its stderr.
+        stderr: Arc<OwnedFd>,
+    },
+}
+
+/// What becomes of the processes that are still there when the command itself has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leftovers {
+    /// The run goes on until the last one has ended.
+    Await,
+    /// They are killed.
+    Kill,
 }
 
 /// What is wrong with a specification. The checks are made in this order.
@@ -116,7 +146,9 @@ impl RunSpec {
             events_file: None,
             decisions_file: None,
             max_output: None,
+            stdin: Input::Stdin,
             stdout: Output::Stdout,
+            leftovers: Leftovers::Await,
             asking: Asking::default(),
             rules: None,
         }

@@ -2,17 +2,13 @@
 //! only place of a fact but one: it remembers heads, so that a journal which has become shorter is noticed.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions};
-use std::io;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use invigil_schema::{Digest, Envelope, Event, Origin, OsText, RunId, StopReason, Timestamp};
-use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, OptionalExtension as _, Row, named_params};
+use rusqlite::{Connection, OptionalExtension as _, Row, named_params};
 
+use crate::cache::{self, Cache, IndexError};
 use crate::chain::Head;
 use crate::read::Reader;
 use crate::segment;
@@ -20,7 +16,10 @@ use crate::storage::{Access, Storage, read_full};
 use crate::store::{RunRef, Store, StoreError};
 
 const FILE: &str = "index.sqlite";
-const VERSION: i32 = 1;
+const CACHE: Cache = Cache {
+    version: 1,
+    schema: SCHEMA,
+};
 const SCHEMA: &str = "
 CREATE TABLE runs (
     run_id     TEXT PRIMARY KEY,
@@ -98,27 +97,6 @@ pub struct RunRow {
     pub problem: Option<String>,
 }
 
-/// What can go wrong with the index. None of it harms a journal.
-#[derive(Debug, thiserror::Error)]
-pub enum IndexError {
-    /// SQLite said no.
-    #[error("the index {}: {source}; it is a cache, and no record is harmed", path.display())]
-    Sqlite {
-        /// The file.
-        path: PathBuf,
-        /// What SQLite said.
-        source: rusqlite::Error,
-    },
-    /// The file could not be made or moved.
-    #[error("the index {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What the operating system said.
-        source: io::Error,
-    },
-}
-
 impl Index {
     /// Opens the index of a store and reads what is new in its journals.
     pub fn refreshed(store: &Store) -> Result<(Index, Refreshed), StoreError> {
@@ -136,10 +114,7 @@ impl Index {
             Err(error) if error.is_unwritable() => return Index::unsaved(store, &error),
             Err(error) => return Err(error.into()),
         };
-        set_aside(&path).map_err(|source| IndexError::Io {
-            path: path.clone(),
-            source,
-        })?;
+        cache::set_aside(&path)?;
         let index = Index::open(&path)?;
         let refreshed = index.refresh(store)?;
         Ok((
@@ -153,16 +128,11 @@ impl Index {
 
     /// Where nothing can be written, an index for this once: looking must work on a full disk.
     fn unsaved(store: &Store, why: &IndexError) -> Result<(Index, Refreshed), StoreError> {
-        let failed = |source| IndexError::Sqlite {
-            path: store.home().join(FILE),
-            source,
-        };
-        let db = Connection::open_in_memory().map_err(failed)?;
+        let db = CACHE.in_memory(&store.home().join(FILE))?;
         let index = Index {
             db,
             in_memory: true,
         };
-        index.prepare().map_err(failed)?;
         let refreshed = index.refresh(store)?;
         let unsaved = Some(why.to_string());
         Ok((
@@ -182,74 +152,12 @@ impl Index {
     }
 
     fn open(path: &Path) -> Result<Index, IndexError> {
-        let failed = |source| IndexError::Sqlite {
-            path: path.to_owned(),
-            source,
-        };
-        if !path.exists() {
-            // What is left of an index that was deleted belongs to no other.
-            drop(remove_logs(path));
-        }
-        // SQLite would make it readable for everybody.
-        let made = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(0o600)
-            .open(path);
-        let in_memory = match made {
-            Ok(_) => false,
-            Err(error) if unwritable(&error) => true,
-            Err(source) => {
-                return Err(IndexError::Io {
-                    path: path.to_owned(),
-                    source,
-                });
-            }
-        };
-        let db = match in_memory {
-            true => Connection::open_in_memory(),
-            false => Connection::open(path),
-        };
-        let db = db.map_err(failed)?;
-        let index = Index { db, in_memory };
-        index.prepare().map_err(failed)?;
-        Ok(index)
-    }
-
-    fn prepare(&self) -> rusqlite::Result<()> {
-        self.db.busy_timeout(Duration::from_secs(10))?;
-        self.db.pragma_update(None, "journal_mode", "WAL")?;
-        self.db.pragma_update(None, "synchronous", "NORMAL")?;
-        // The end of a run does not wait for the cache to be tidied up; that is done once in a thousand pages.
-        self.db
-            .set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
-        let version =
-            |db: &Connection| db.pragma_query_value(None, "user_version", |row| row.get(0));
-        if version(&self.db)? == VERSION {
-            return Ok(());
-        }
-        let transaction = rusqlite::Transaction::new_unchecked(
-            &self.db,
-            rusqlite::TransactionBehavior::Immediate,
-        )?;
-        // Another process may have been faster.
-        match version(&transaction)? {
-            VERSION => return Ok(()),
-            0 => {}
-            _ => return Err(not_ours()),
-        }
-        transaction.execute_batch(SCHEMA)?;
-        transaction.pragma_update(None, "user_version", VERSION)?;
-        transaction.commit()
+        let (db, in_memory) = CACHE.open(path)?;
+        Ok(Index { db, in_memory })
     }
 
     fn failed(&self) -> impl Fn(rusqlite::Error) -> IndexError + use<> {
-        let path = self.db.path().map(PathBuf::from).unwrap_or_default();
-        move |source| IndexError::Sqlite {
-            path: path.clone(),
-            source,
-        }
+        cache::failed(&self.db)
     }
 
     fn refresh(&self, store: &Store) -> Result<Refreshed, StoreError> {
@@ -355,72 +263,6 @@ impl Index {
     pub fn run(&self, run_id: &RunId) -> Result<Option<RunRow>, IndexError> {
         Ok(self.row(run_id)?.map(|known| known.row))
     }
-}
-
-impl IndexError {
-    /// The disk is full, or may not be written.
-    fn is_unwritable(&self) -> bool {
-        match self {
-            IndexError::Sqlite { source, .. } => matches!(
-                source.sqlite_error_code(),
-                Some(
-                    ErrorCode::DiskFull
-                        | ErrorCode::ReadOnly
-                        | ErrorCode::SystemIoFailure
-                        | ErrorCode::CannotOpen
-                )
-            ),
-            IndexError::Io { source, .. } => source.kind() == io::ErrorKind::StorageFull,
-        }
-    }
-
-    /// Damage is mended by building the index anew.
-    fn is_damage(&self) -> bool {
-        match self {
-            IndexError::Sqlite { source, .. } => match source {
-                rusqlite::Error::SqliteFailure(error, _) => matches!(
-                    error.code,
-                    ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase | ErrorCode::Unknown
-                ),
-                // A row or a table that is not as this version writes it.
-                rusqlite::Error::FromSqlConversionFailure(..)
-                | rusqlite::Error::InvalidColumnType(..)
-                | rusqlite::Error::InvalidColumnName(..)
-                | rusqlite::Error::SqlInputError { .. } => true,
-                _ => false,
-            },
-            IndexError::Io { .. } => false,
-        }
-    }
-}
-
-fn not_ours() -> rusqlite::Error {
-    let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_NOTADB);
-    rusqlite::Error::SqliteFailure(code, Some("it is of another version".to_owned()))
-}
-
-fn unwritable(error: &io::Error) -> bool {
-    use io::ErrorKind::{NotFound, PermissionDenied, ReadOnlyFilesystem};
-    matches!(
-        error.kind(),
-        NotFound | PermissionDenied | ReadOnlyFilesystem
-    )
-}
-
-/// Keeps a damaged index for whoever wants to look, and makes room for a new one.
-fn set_aside(path: &Path) -> io::Result<()> {
-    fs::rename(path, path.with_extension("sqlite.damaged"))?;
-    remove_logs(path)
-}
-
-fn remove_logs(path: &Path) -> io::Result<()> {
-    for suffix in ["sqlite-wal", "sqlite-shm"] {
-        match fs::remove_file(path.with_extension(suffix)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// A row, and where its head ends.

@@ -10,10 +10,12 @@
 
 pub mod archive;
 mod blob;
+mod cache;
 mod chain;
 mod clock;
 mod error;
 mod index;
+mod jobs;
 mod mark;
 mod read;
 mod recover;
@@ -27,7 +29,9 @@ pub use blob::{BlobError, BlobReader, Blobs};
 pub use chain::{Flaw, Head, MAX_RECORD};
 pub use clock::{Clock, SystemClock};
 pub use error::Error;
-pub use index::{Index, IndexError, Refreshed, RunRow, RunState};
+pub use cache::IndexError;
+pub use index::{Index, Refreshed, RunRow, RunState};
+pub use jobs::{JobFilter, JobRow, JobState, Jobs, SessionRow};
 pub use read::{Reader, Record};
 pub use storage::{DiskStorage, Sharing, Storage};
 pub use store::{RunRef, Store, StoreError};

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use invigil_schema::{JournalRecovered, RunId, RunIdError};
 
 use crate::clock::Clock;
-use crate::index::{Index, IndexError};
+use crate::cache::IndexError;
+use crate::index::Index;
 use crate::read::{Reader, opened};
 use crate::storage::{DiskStorage, Sharing};
 use crate::write::{Journal, Options};
@@ -18,6 +19,8 @@ use crate::{Blobs, Error};
 
 const RUNS: &str = "runs";
 const BLOBS: &str = "blobs";
+/// The directory of the journal of jobs, and the id that it is bound to.
+const JOBS: &str = "jobs";
 /// Directories with this prefix are runs in the making.
 const NEW: &str = ".new.";
 
@@ -142,12 +145,57 @@ impl Store {
         writer: &str,
     ) -> Result<(RunRef, Journal), StoreError> {
         let runs = self.home.join(RUNS);
-        let directory = runs.join(run_id.as_str());
+        let run = self.make(&runs, run_id, Arc::clone(&clock), &options, writer)?;
+        let (journal, _) = run.append(clock, options)?;
+        Ok((run, journal))
+    }
+
+    /// The journal of jobs, to append to; it is made if it is not there yet. Several processes may do so at once.
+    pub fn jobs(&self, clock: Arc<dyn Clock>, writer: &str) -> Result<(RunRef, Journal), StoreError> {
+        let options = Options {
+            sharing: Sharing::Shared,
+            ..Options::default()
+        };
+        let run_id = RunId::new(JOBS)?;
+        let run = match self.jobs_so_far() {
+            Some(run) => run,
+            None => match self.make(&self.home, &run_id, Arc::clone(&clock), &options, writer) {
+                // Another process was faster.
+                Err(StoreError::Exists(run_id)) => RunRef {
+                    directory: self.home.join(JOBS),
+                    run_id,
+                },
+                made => made?,
+            },
+        };
+        let (journal, _) = run.append(clock, options)?;
+        Ok((run, journal))
+    }
+
+    /// The journal of jobs, to read, if there ever was a job.
+    pub fn jobs_so_far(&self) -> Option<RunRef> {
+        let directory = self.home.join(JOBS);
+        let run_id = RunId::new(JOBS).ok()?;
+        directory
+            .is_dir()
+            .then_some(RunRef { directory, run_id })
+    }
+
+    /// Makes the directory of a journal with its first record, durably.
+    fn make(
+        &self,
+        parent: &Path,
+        run_id: &RunId,
+        clock: Arc<dyn Clock>,
+        options: &Options,
+        writer: &str,
+    ) -> Result<RunRef, StoreError> {
+        let directory = parent.join(run_id.as_str());
         if directory.symlink_metadata().is_ok() {
             return Err(StoreError::Exists(run_id.clone()));
         }
-        make_directory(&runs, true)?;
-        let draft = Draft::make(&runs, run_id)?;
+        make_directory(parent, true)?;
+        let draft = Draft::make(parent, run_id)?;
         let in_draft = |source| StoreError::Journal {
             run_id: run_id.clone(),
             source,
@@ -155,21 +203,19 @@ impl Store {
         let exclusive = Options {
             sharing: Sharing::Exclusive,
             sync_after: None,
-            ..options
+            ..options.clone()
         };
         let storage = Arc::new(DiskStorage::new(&draft.0));
-        Journal::create(storage, Arc::clone(&clock), exclusive, run_id, writer)
+        Journal::create(storage, clock, exclusive, run_id, writer)
             .and_then(Journal::close)
             .map_err(in_draft)?;
         draft.publish(&directory, run_id)?;
-        let synced = File::open(&runs).and_then(|runs| runs.sync_all());
-        synced.map_err(StoreError::io("sync", &runs))?;
-        let run = RunRef {
+        let synced = File::open(parent).and_then(|parent| parent.sync_all());
+        synced.map_err(StoreError::io("sync", parent))?;
+        Ok(RunRef {
             directory,
             run_id: run_id.clone(),
-        };
-        let (journal, _) = run.append(clock, options)?;
-        Ok((run, journal))
+        })
     }
 
     /// All runs, sorted by id.
@@ -320,12 +366,12 @@ fn make_directory(path: &Path, recursive: bool) -> Result<(), StoreError> {
 struct Draft(PathBuf);
 
 impl Draft {
-    fn make(runs: &Path, run_id: &RunId) -> Result<Draft, StoreError> {
+    fn make(parent: &Path, run_id: &RunId) -> Result<Draft, StoreError> {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
             let name = format!("{NEW}{run_id}.{}.{number}", std::process::id());
-            let path = runs.join(name);
+            let path = parent.join(name);
             match make_directory(&path, false) {
                 Ok(()) => return Ok(Draft(path)),
                 // Left over by a process of the same number that was killed.

@@ -356,7 +356,7 @@ fn is_below(path: &[u8], directory: &[u8]) -> bool {
 }
 
 /// A glob that matches these bytes; what is not UTF-8 becomes a `?` for each byte.
-fn glob_of(bytes: &[u8]) -> String {
+pub(crate) fn glob_of(bytes: &[u8]) -> String {
     let mut glob = String::new();
     for chunk in bytes.utf8_chunks() {
         glob.push_str(&escape(chunk.valid()));
@@ -406,7 +406,7 @@ fn is_host(host: &str) -> bool {
     parse_target(bare(host)).is_ok_and(|target| matches!(target, Target::Host(_)))
 }
 
-fn section(text: &mut String, name: &str, lists: &[(&str, Vec<String>)], refused: &[String]) {
+pub(crate) fn section(text: &mut String, name: &str, lists: &[(&str, Vec<String>)], refused: &[String]) {
     let empty = lists.iter().all(|(_, rules)| rules.is_empty());
     if empty && refused.is_empty() {
         return;

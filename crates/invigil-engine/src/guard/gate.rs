@@ -27,7 +27,8 @@ const EACCES: Errno = Errno(13);
 pub(crate) struct PolicyGate {
     pub(crate) rules: Arc<Rules>,
     pub(crate) denied: Arc<Denied>,
-    pub(crate) desk: Desk,
+    /// Where a person is asked; without one, what would be asked is refused.
+    pub(crate) desk: Option<Desk>,
     pub(crate) control: Control,
     /// Where the agent's framework reports to; that is always allowed.
     pub(crate) reports: OsText,
@@ -121,7 +122,7 @@ impl Gate for PolicyGate {
 
 impl PolicyGate {
     fn asks(&self, decided: &Decided) -> bool {
-        decided.verdict == Verdict::Ask && self.rules.mode() != Mode::Strict
+        decided.verdict == Verdict::Ask && self.rules.mode() != Mode::Strict && self.desk.is_some()
     }
 
     /// Whether a file is only used as what it is there for. Another name for it is like any other name.
@@ -216,6 +217,9 @@ impl PolicyGate {
             reason: decided.rule().and_then(|rule| rule.reason.clone()),
         };
         let refused = refusal(decided, error);
+        let Some(desk) = &self.desk else {
+            return Answer::Now(refused);
+        };
         let (id, pid) = (request.id, request.process.pid);
         let at_once = granted.clone();
         let (control, told) = (self.control.clone(), Arc::clone(&self.told));
@@ -236,7 +240,7 @@ impl PolicyGate {
             };
             control.answer(id, decision);
         };
-        match self.desk.put(put, Box::new(tell)) {
+        match desk.put(put, Box::new(tell)) {
             Place::Granted => {
                 self.told.state().approved.extend(key);
                 Answer::Now(at_once)

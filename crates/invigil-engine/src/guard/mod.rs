@@ -175,7 +175,7 @@ impl Guard {
 
     pub(crate) fn gate(
         &self,
-        desk: &Desk,
+        desk: Option<&Desk>,
         control: &Control,
         reports: OsText,
         refused: impl Fn(AccessDenied) + Send + Sync + 'static,
@@ -189,7 +189,7 @@ impl Guard {
             hosts,
             rules: Arc::clone(&self.rules),
             denied: Arc::clone(&self.denied),
-            desk: desk.clone(),
+            desk: desk.cloned(),
             control: control.clone(),
             reports,
             told: Arc::clone(&self.told),

@@ -1,0 +1,443 @@
+//! A cache over the journal of jobs: which jobs and sessions there are, how they ended, and where their records stand.
+
+use std::path::Path;
+
+use invigil_schema::{
+    Digest, Envelope, Event, JobEnd, JobId, SessionId, SessionState, Timestamp,
+};
+use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
+
+use crate::cache::{self, Cache, IndexError};
+use crate::chain::Head;
+use crate::store::{RunRef, Store, StoreError};
+
+const FILE: &str = "jobs.sqlite";
+const CACHE: Cache = Cache {
+    version: 1,
+    schema: SCHEMA,
+};
+const SCHEMA: &str = "
+CREATE TABLE jobs (
+    job_id     TEXT PRIMARY KEY,
+    seq        INTEGER NOT NULL,  -- of its first record
+    started_at INTEGER NOT NULL,  -- microseconds since 1970
+    capability TEXT NOT NULL,
+    session    TEXT,
+    dry_run    INTEGER NOT NULL,
+    owner      TEXT NOT NULL,
+    undoes     TEXT,              -- the job that it takes back
+    state      TEXT NOT NULL,
+    end_seq    INTEGER,           -- of its last record
+    elapsed_ms INTEGER,
+    error      TEXT
+) STRICT, WITHOUT ROWID;
+CREATE INDEX jobs_by_seq ON jobs (seq);
+CREATE INDEX jobs_by_session ON jobs (session, seq) WHERE session IS NOT NULL;
+CREATE INDEX jobs_open ON jobs (seq) WHERE end_seq IS NULL;
+CREATE INDEX jobs_undoing ON jobs (undoes) WHERE undoes IS NOT NULL;
+CREATE TABLE kept (job_id TEXT NOT NULL, seq INTEGER NOT NULL, PRIMARY KEY (job_id, seq)) STRICT, WITHOUT ROWID;
+CREATE TABLE sessions (
+    session    TEXT PRIMARY KEY,
+    seq        INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    state      TEXT NOT NULL,
+    title      TEXT
+) STRICT, WITHOUT ROWID;
+CREATE TABLE steps (
+    session TEXT NOT NULL, file TEXT NOT NULL, step INTEGER NOT NULL, PRIMARY KEY (session, file, step)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
+";
+
+/// How a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// It has no end yet.
+    Open,
+    /// It was done.
+    Completed,
+    /// It was not.
+    Failed,
+    /// The policy did not let it.
+    Denied,
+    /// Its time was up.
+    TimedOut,
+    /// Somebody did not want it any more.
+    Cancelled,
+}
+
+impl JobState {
+    const ALL: [JobState; 6] = [
+        JobState::Open,
+        JobState::Completed,
+        JobState::Failed,
+        JobState::Denied,
+        JobState::TimedOut,
+        JobState::Cancelled,
+    ];
+
+    /// The name that people type.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            JobState::Open => "open",
+            JobState::Completed => "completed",
+            JobState::Failed => "failed",
+            JobState::Denied => "denied",
+            JobState::TimedOut => "timed_out",
+            JobState::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// One job, as the index knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobRow {
+    /// Its id.
+    pub job_id: JobId,
+    /// The number of its first record.
+    pub seq: u64,
+    /// When it was started.
+    pub started_at: Timestamp,
+    /// What was asked for.
+    pub capability: String,
+    /// The session that it belongs to.
+    pub session: Option<SessionId>,
+    /// Whether nothing was to be changed.
+    pub dry_run: bool,
+    /// Who looks after it.
+    pub owner: String,
+    /// How it stands.
+    pub state: JobState,
+    /// The number of its last record.
+    pub end_seq: Option<u64>,
+    /// How long it took.
+    pub elapsed_ms: Option<u64>,
+    /// Why it was not done.
+    pub error: Option<String>,
+}
+
+/// One session, as the index knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionRow {
+    /// Its id.
+    pub session: SessionId,
+    /// When it was opened.
+    pub started_at: Timestamp,
+    /// What it is.
+    pub state: SessionState,
+    /// What it is for.
+    pub title: Option<String>,
+}
+
+/// Which jobs.
+#[derive(Debug, Clone, Default)]
+pub struct JobFilter {
+    /// Those of this session.
+    pub session: Option<SessionId>,
+    /// Those that stand like this.
+    pub state: Option<JobState>,
+    /// The newest so many.
+    pub limit: Option<usize>,
+}
+
+/// The index of the jobs of a store.
+pub struct Jobs {
+    db: Connection,
+    run: Option<RunRef>,
+}
+
+impl Jobs {
+    /// Opens the index of a store and reads what is new in the journal of jobs.
+    pub fn refreshed(store: &Store) -> Result<Jobs, StoreError> {
+        let path = store.home().join(FILE);
+        let run = store.jobs_so_far();
+        match Jobs::open(&path, run.clone()) {
+            Err(StoreError::Index(error)) if error.is_damage() => {
+                cache::set_aside(&path)?;
+                Jobs::open(&path, run)
+            }
+            Err(StoreError::Index(error)) if error.is_unwritable() => {
+                let jobs = Jobs {
+                    db: CACHE.in_memory(&path)?,
+                    run,
+                };
+                jobs.refresh()?;
+                Ok(jobs)
+            }
+            jobs => jobs,
+        }
+    }
+
+    fn open(path: &Path, run: Option<RunRef>) -> Result<Jobs, StoreError> {
+        let db = match run {
+            Some(_) => CACHE.open(path)?.0,
+            None => CACHE.in_memory(path)?,
+        };
+        let jobs = Jobs { db, run };
+        jobs.refresh()?;
+        Ok(jobs)
+    }
+
+    /// Reads what is new.
+    pub fn refresh(&self) -> Result<(), StoreError> {
+        let Some(run) = &self.run else {
+            return Ok(());
+        };
+        let failed = cache::failed(&self.db);
+        let begun = Transaction::new_unchecked(&self.db, TransactionBehavior::Deferred);
+        let transaction = begun.map_err(&failed)?;
+        let head = known_head(&transaction).map_err(&failed)?;
+        let next = head.map_or(0, |head| head.seq + 1);
+        let reader = run.read(next)?.filter(|reader| reader.head() == head);
+        let mut reader = match reader {
+            Some(reader) => reader,
+            // It is not the journal that was read before: a copy was put in its place, or its end was cut off.
+            None => {
+                let all = "DELETE FROM jobs; DELETE FROM kept; DELETE FROM sessions; DELETE FROM steps; DELETE FROM head;";
+                transaction.execute_batch(all).map_err(&failed)?;
+                match run.read(0)? {
+                    Some(reader) => reader,
+                    None => return Ok(()),
+                }
+            }
+        };
+        let mut last = None;
+        while let Some(record) = reader.next().map_err(|error| run.error(error))? {
+            last = Some(Head {
+                seq: record.seq,
+                hash: record.hash,
+            });
+            let envelope = record.envelope().map_err(|error| run.error(error))?;
+            take(&transaction, &envelope).map_err(&failed)?;
+        }
+        if let Some(head) = last {
+            let saved = transaction.execute(
+                "INSERT OR REPLACE INTO head VALUES (1, ?1, ?2)",
+                params![head.seq as i64, head.hash.to_string()],
+            );
+            saved.map_err(&failed)?;
+        }
+        transaction.commit().map_err(&failed)?;
+        Ok(())
+    }
+
+    /// Jobs, newest first.
+    pub fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, IndexError> {
+        let session = filter.session.as_ref().map(SessionId::as_str);
+        let state = filter.state.map(JobState::as_str);
+        let limit = filter.limit.map_or(-1, |limit| limit as i64);
+        let (clause, by): (&str, Option<&str>) = match (session, state) {
+            (Some(_), None) => ("WHERE session = ?1", session),
+            (Some(_), Some(_)) => ("WHERE session = ?1 AND state = ?3", session),
+            (None, Some("open")) => ("WHERE end_seq IS NULL", None),
+            (None, Some(_)) => ("WHERE state = ?3", None),
+            (None, None) => ("", None),
+        };
+        self.rows(
+            &format!("SELECT * FROM jobs {clause} ORDER BY seq DESC LIMIT ?2"),
+            params![by, limit, state],
+        )
+    }
+
+    /// The job of this very id.
+    pub fn job(&self, job_id: &JobId) -> Result<Option<JobRow>, IndexError> {
+        let rows = self.rows("SELECT * FROM jobs WHERE job_id = ?1", params![job_id.as_str()])?;
+        Ok(rows.into_iter().next())
+    }
+
+    /// Jobs whose ids begin like this; `last` is the newest. Not more than a handful.
+    pub fn begin_with(&self, prefix: &str) -> Result<Vec<JobRow>, IndexError> {
+        if prefix == "last" {
+            return self.rows("SELECT * FROM jobs ORDER BY seq DESC LIMIT 1", params![]);
+        }
+        // Ids have no character behind `~`.
+        self.rows(
+            "SELECT * FROM jobs WHERE job_id >= ?1 AND job_id < ?1 || '~' ORDER BY seq LIMIT 6",
+            params![prefix],
+        )
+    }
+
+    /// The jobs that took this one back, or tried to.
+    pub fn undoing(&self, job_id: &JobId) -> Result<Vec<JobRow>, IndexError> {
+        self.rows(
+            "SELECT * FROM jobs WHERE undoes = ?1 ORDER BY seq",
+            params![job_id.as_str()],
+        )
+    }
+
+    /// The numbers of the records that say what a job was about to change.
+    pub fn kept(&self, job_id: &JobId) -> Result<Vec<u64>, IndexError> {
+        let query = || {
+            let mut statement = self
+                .db
+                .prepare_cached("SELECT seq FROM kept WHERE job_id = ?1 ORDER BY seq")?;
+            statement
+                .query_map([job_id.as_str()], |row| row.get::<_, i64>(0))?
+                .map(|seq| seq.map(|seq| seq as u64))
+                .collect()
+        };
+        query().map_err(cache::failed(&self.db))
+    }
+
+    /// All sessions, newest first.
+    pub fn sessions(&self) -> Result<Vec<SessionRow>, IndexError> {
+        let query = || {
+            let mut statement = self
+                .db
+                .prepare_cached("SELECT * FROM sessions ORDER BY seq DESC")?;
+            statement.query_map([], session)?.collect()
+        };
+        query().map_err(cache::failed(&self.db))
+    }
+
+    /// One session.
+    pub fn session(&self, id: &SessionId) -> Result<Option<SessionRow>, IndexError> {
+        let row = self.db.query_row(
+            "SELECT * FROM sessions WHERE session = ?1",
+            [id.as_str()],
+            session,
+        );
+        row.optional().map_err(cache::failed(&self.db))
+    }
+
+    /// How many steps of a file a session has behind it.
+    pub fn steps(&self, session: &SessionId, file: &Digest) -> Result<u64, IndexError> {
+        let last = self.db.query_row(
+            "SELECT coalesce(max(step), 0) FROM steps WHERE session = ?1 AND file = ?2",
+            params![session.as_str(), file.to_string()],
+            |row| row.get::<_, i64>(0),
+        );
+        last.map(|last| last as u64)
+            .map_err(cache::failed(&self.db))
+    }
+
+    fn rows(&self, query: &str, parameters: impl rusqlite::Params) -> Result<Vec<JobRow>, IndexError> {
+        let rows = || {
+            let mut statement = self.db.prepare_cached(query)?;
+            statement.query_map(parameters, job)?.collect()
+        };
+        rows().map_err(cache::failed(&self.db))
+    }
+}
+
+fn known_head(db: &Connection) -> rusqlite::Result<Option<Head>> {
+    let head = db.query_row("SELECT seq, hash FROM head", [], |row| {
+        Ok(Head {
+            seq: row.get::<_, i64>(0)? as u64,
+            hash: text(row, 1, |hash| hash.parse::<Digest>().ok())?,
+        })
+    });
+    head.optional()
+}
+
+/// Takes over one record.
+fn take(db: &Connection, envelope: &Envelope<'_>) -> rusqlite::Result<()> {
+    let seq = envelope.seq as i64;
+    let at = envelope.time.as_micros() as i64;
+    let mut run = |statement: &str, parameters: &[&dyn rusqlite::ToSql]| {
+        db.prepare_cached(statement)?.execute(parameters).map(drop)
+    };
+    let mut end = |end: &JobEnd, state: JobState, error: Option<&str>| {
+        run(
+            "UPDATE jobs SET state = ?2, end_seq = ?3, elapsed_ms = ?4, error = ?5 WHERE job_id = ?1 AND end_seq IS NULL",
+            params![end.job_id.as_str(), state.as_str(), seq, end.duration_ms as i64, error],
+        )
+    };
+    match envelope.event() {
+        Event::JobStarted(started) => {
+            let undoes = match started.capability.as_str() {
+                "undo" => started.arguments.get("job_id").and_then(|id| id.as_str()),
+                _ => None,
+            };
+            run(
+                "INSERT OR IGNORE INTO jobs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, 'open', NULL, NULL, NULL)",
+                params![
+                    started.job_id.as_str(),
+                    seq,
+                    at,
+                    started.capability,
+                    started.session.as_ref().map(SessionId::as_str),
+                    started.dry_run,
+                    started.owner,
+                    undoes,
+                ],
+            )
+        }
+        Event::JobKept(kept) => run(
+            "INSERT OR IGNORE INTO kept VALUES (?1, ?2)",
+            params![kept.job_id.as_str(), seq],
+        ),
+        Event::JobCompleted(job) => end(&job.end, JobState::Completed, None),
+        Event::JobFailed(job) => end(&job.end, JobState::Failed, Some(&job.error)),
+        Event::JobDenied(job) => end(&job.end, JobState::Denied, Some(&job.error)),
+        Event::JobTimedOut(job) => end(&job.end, JobState::TimedOut, None),
+        Event::JobCancelled(job) => end(&job.end, JobState::Cancelled, None),
+        Event::SessionChanged(changed) => run(
+            "INSERT INTO sessions VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (session) DO UPDATE SET state = excluded.state",
+            params![
+                changed.session.as_str(),
+                seq,
+                at,
+                changed.state.as_str(),
+                changed.title
+            ],
+        ),
+        Event::SessionStep(step) => run(
+            "INSERT OR IGNORE INTO steps VALUES (?1, ?2, ?3)",
+            params![step.session.as_str(), step.file.to_string(), step.step as i64],
+        ),
+        _ => Ok(()),
+    }
+}
+
+fn job(row: &Row<'_>) -> rusqlite::Result<JobRow> {
+    let number = |column: &str| row.get::<_, i64>(column).map(|number| number as u64);
+    let maybe = |column: &str| row.get::<_, Option<i64>>(column).map(|n| n.map(|n| n as u64));
+    let session: Option<String> = row.get("session")?;
+    Ok(JobRow {
+        job_id: text(row, "job_id", |id| JobId::new(id).ok())?,
+        seq: number("seq")?,
+        started_at: Timestamp::from_micros(number("started_at")?),
+        capability: row.get("capability")?,
+        session: session.and_then(|id| SessionId::new(id).ok()),
+        dry_run: row.get("dry_run")?,
+        owner: row.get("owner")?,
+        state: text(row, "state", |state| {
+            JobState::ALL.into_iter().find(|known| known.as_str() == state)
+        })?,
+        end_seq: maybe("end_seq")?,
+        elapsed_ms: maybe("elapsed_ms")?,
+        error: row.get("error")?,
+    })
+}
+
+fn session(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
+    let all = [SessionState::Open, SessionState::Paused, SessionState::Ended];
+    Ok(SessionRow {
+        session: text(row, "session", |id| SessionId::new(id).ok())?,
+        started_at: Timestamp::from_micros(row.get::<_, i64>("started_at")? as u64),
+        state: text(row, "state", |state| {
+            all.into_iter().find(|known| known.as_str() == state)
+        })?,
+        title: row.get("title")?,
+    })
+}
+
+/// A text that means something; an error that counts as damage if it does not.
+fn text<T>(
+    row: &Row<'_>,
+    column: impl rusqlite::RowIndex + Copy,
+    parse: impl FnOnce(&str) -> Option<T>,
+) -> rusqlite::Result<T> {
+    let text: String = row.get(column)?;
+    let at = column.idx(row.as_ref())?;
+    parse(&text).ok_or_else(|| {
+        rusqlite::Error::FromSqlConversionFailure(
+            at,
+            rusqlite::types::Type::Text,
+            format!("{text:?} is not known").into(),
+        )
+    })
+}
