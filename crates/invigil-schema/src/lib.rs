@@ -15,6 +15,7 @@ mod id;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod telemetry;
 mod text;
 mod time;
 
@@ -44,6 +45,11 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use telemetry::{
+    Accelerator, CgroupCpu, CgroupFigures, CgroupMemory, CgroupTasks, CpuBusy, CpuFigures,
+    DiskFigures, Exceeded, GuardScope, Guarded, ListeningPort, LoadAverage, MemoryFigures,
+    Pressure, ProcessState, ProcessSummary, ProcessView, Stall, TaskFigures, Telemetry,
 };
 pub use text::OsText;
 pub use time::Timestamp;
