@@ -12,6 +12,7 @@ mod event;
 mod exit;
 mod guard;
 mod id;
+mod job;
 mod jsonschema;
 mod kernel;
 mod layers;
@@ -36,6 +37,7 @@ pub use guard::{
     RulePlace, Strength,
 };
 pub use id::{RunId, RunIdError};
+pub use job::{Entry, JobId, JobIdError, Kept, Repository};
 pub use jsonschema::journal_schema;
 pub use kernel::{
     AccessDenied, Address, ExecFailed, FileFinal, FileOp, FileOpKind, Hook, NetOp, NetOpKind, Note,
