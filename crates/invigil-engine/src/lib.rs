@@ -1,6 +1,7 @@
 //! Joins the parts: starts a run, lets the sandbox observe it, records every fact, and packs the evidence.
 
 mod approvals;
+pub mod capabilities;
 mod channel;
 mod control;
 mod evidence;

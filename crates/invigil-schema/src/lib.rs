@@ -12,9 +12,11 @@ mod event;
 mod exit;
 mod guard;
 mod id;
+mod job;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod telemetry;
 mod text;
 mod time;
 
@@ -36,6 +38,7 @@ pub use guard::{
     RulePlace, Strength,
 };
 pub use id::{RunId, RunIdError};
+pub use job::{Entry, JobId, JobIdError, Kept, Repository};
 pub use jsonschema::journal_schema;
 pub use kernel::{
     AccessDenied, Address, ExecFailed, FileFinal, FileOp, FileOpKind, Hook, NetOp, NetOpKind, Note,
@@ -44,6 +47,11 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use telemetry::{
+    Accelerator, CgroupCpu, CgroupFigures, CgroupMemory, CgroupTasks, CpuBusy, CpuFigures,
+    DiskFigures, Exceeded, GuardScope, Guarded, ListeningPort, LoadAverage, MemoryFigures,
+    Pressure, ProcessState, ProcessSummary, ProcessView, Stall, TaskFigures, Telemetry,
 };
 pub use text::OsText;
 pub use time::Timestamp;
