@@ -52,7 +52,16 @@ impl<'a> Fact<'a> {
             | Event::RunFinished(_)
             | Event::RunFailed(_)
             | Event::PolicyLoaded(_)
-            | Event::PolicyEnforced(_) => self.origin == Origin::Runtime,
+            | Event::PolicyEnforced(_)
+            | Event::JobStarted(_)
+            | Event::JobKept(_)
+            | Event::JobCompleted(_)
+            | Event::JobFailed(_)
+            | Event::JobDenied(_)
+            | Event::JobTimedOut(_)
+            | Event::JobCancelled(_)
+            | Event::JobRefused(_) => self.origin == Origin::Runtime,
+            Event::SessionChanged(_) => matches!(self.origin, Origin::Runtime | Origin::User),
             Event::SdkEvent(_) => self.origin == Origin::Sdk,
             Event::SdkRejected(_) => matches!(self.origin, Origin::Sdk | Origin::Runtime),
             Event::PolicyDecision(_) | Event::PolicyFlagged(_) => {

@@ -6,6 +6,7 @@ mod channel;
 mod control;
 mod evidence;
 mod guard;
+mod jobs;
 mod lines;
 mod names;
 mod output;
@@ -23,9 +24,14 @@ pub use approvals::{
     ApprovalError, Asking, Audience, Desk, GrantError, OpenQuestion, Reply, UserPolicy, answer,
     find, open_questions,
 };
+pub use capabilities::Registry;
 pub use control::Control;
 pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
 pub use guard::{KeepError, LearnError, Rules, learn};
+pub use jobs::{
+    Cancel, ExecError, Executor, GivenOutput, JobLimits, JobOutcome, JobResult, JobSpec, OnError,
+    SessionError, Setup, Steps, StepsError, StepsSpec, UndoError, Worker, recover, worker,
+};
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};

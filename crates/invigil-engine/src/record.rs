@@ -138,7 +138,11 @@ impl Sink for Facts {
             let enforced = guard.enforced(started);
             recorder.record(Origin::Runtime, &enforced.into())?;
         }
-        if self.leftovers.as_mut().is_some_and(|root| root.ends(&event)) {
+        if self
+            .leftovers
+            .as_mut()
+            .is_some_and(|root| root.ends(&event))
+        {
             recorder.control.kill();
         }
         Ok(())

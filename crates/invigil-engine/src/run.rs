@@ -29,6 +29,7 @@ use crate::spec::{EVENTS, EVENTS_SCHEMA, Input, Leftovers, RUN_ID, RunSpec, Spec
 use crate::watchdog::{Reports, Time, Watchdog};
 
 /// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
+#[derive(Clone)]
 pub struct Engine {
     /// Where runs are kept.
     pub store: Store,

@@ -2,9 +2,7 @@
 
 use std::path::Path;
 
-use invigil_schema::{
-    Digest, Envelope, Event, JobEnd, JobId, SessionId, SessionState, Timestamp,
-};
+use invigil_schema::{Digest, Envelope, Event, JobEnd, JobId, SessionId, SessionState, Timestamp};
 use rusqlite::{Connection, OptionalExtension as _, Row, Transaction, TransactionBehavior, params};
 
 use crate::cache::{self, Cache, IndexError};
@@ -44,7 +42,8 @@ CREATE TABLE sessions (
     title      TEXT
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE steps (
-    session TEXT NOT NULL, file TEXT NOT NULL, step INTEGER NOT NULL, PRIMARY KEY (session, file, step)
+    session TEXT NOT NULL, file TEXT NOT NULL, step INTEGER NOT NULL, seq INTEGER NOT NULL, job_id TEXT NOT NULL,
+    PRIMARY KEY (session, file, step, seq)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
 ";
@@ -242,7 +241,10 @@ impl Jobs {
 
     /// The job of this very id.
     pub fn job(&self, job_id: &JobId) -> Result<Option<JobRow>, IndexError> {
-        let rows = self.rows("SELECT * FROM jobs WHERE job_id = ?1", params![job_id.as_str()])?;
+        let rows = self.rows(
+            "SELECT * FROM jobs WHERE job_id = ?1",
+            params![job_id.as_str()],
+        )?;
         Ok(rows.into_iter().next())
     }
 
@@ -275,7 +277,7 @@ impl Jobs {
             statement
                 .query_map([job_id.as_str()], |row| row.get::<_, i64>(0))?
                 .map(|seq| seq.map(|seq| seq as u64))
-                .collect()
+                .collect::<rusqlite::Result<Vec<_>>>()
         };
         query().map_err(cache::failed(&self.db))
     }
@@ -286,7 +288,9 @@ impl Jobs {
             let mut statement = self
                 .db
                 .prepare_cached("SELECT * FROM sessions ORDER BY seq DESC")?;
-            statement.query_map([], session)?.collect()
+            statement
+                .query_map([], session)?
+                .collect::<rusqlite::Result<Vec<_>>>()
         };
         query().map_err(cache::failed(&self.db))
     }
@@ -301,21 +305,37 @@ impl Jobs {
         row.optional().map_err(cache::failed(&self.db))
     }
 
-    /// How many steps of a file a session has behind it.
-    pub fn steps(&self, session: &SessionId, file: &Digest) -> Result<u64, IndexError> {
+    /// The last step of a file that a session has begun, and whether it was done.
+    pub fn last_step(
+        &self,
+        session: &SessionId,
+        file: &Digest,
+    ) -> Result<Option<(u64, bool)>, IndexError> {
         let last = self.db.query_row(
-            "SELECT coalesce(max(step), 0) FROM steps WHERE session = ?1 AND file = ?2",
+            "SELECT step, state FROM steps JOIN jobs USING (job_id)
+             WHERE steps.session = ?1 AND file = ?2 ORDER BY steps.seq DESC LIMIT 1",
             params![session.as_str(), file.to_string()],
-            |row| row.get::<_, i64>(0),
+            |row| {
+                let state: String = row.get(1)?;
+                Ok((
+                    row.get::<_, i64>(0)? as u64,
+                    state == JobState::Completed.as_str(),
+                ))
+            },
         );
-        last.map(|last| last as u64)
-            .map_err(cache::failed(&self.db))
+        last.optional().map_err(cache::failed(&self.db))
     }
 
-    fn rows(&self, query: &str, parameters: impl rusqlite::Params) -> Result<Vec<JobRow>, IndexError> {
+    fn rows(
+        &self,
+        query: &str,
+        parameters: impl rusqlite::Params,
+    ) -> Result<Vec<JobRow>, IndexError> {
         let rows = || {
             let mut statement = self.db.prepare_cached(query)?;
-            statement.query_map(parameters, job)?.collect()
+            statement
+                .query_map(parameters, job)?
+                .collect::<rusqlite::Result<Vec<_>>>()
         };
         rows().map_err(cache::failed(&self.db))
     }
@@ -335,13 +355,19 @@ fn known_head(db: &Connection) -> rusqlite::Result<Option<Head>> {
 fn take(db: &Connection, envelope: &Envelope<'_>) -> rusqlite::Result<()> {
     let seq = envelope.seq as i64;
     let at = envelope.time.as_micros() as i64;
-    let mut run = |statement: &str, parameters: &[&dyn rusqlite::ToSql]| {
+    let run = |statement: &str, parameters: &[&dyn rusqlite::ToSql]| {
         db.prepare_cached(statement)?.execute(parameters).map(drop)
     };
-    let mut end = |end: &JobEnd, state: JobState, error: Option<&str>| {
+    let end = |end: &JobEnd, state: JobState, error: Option<&str>| {
         run(
             "UPDATE jobs SET state = ?2, end_seq = ?3, elapsed_ms = ?4, error = ?5 WHERE job_id = ?1 AND end_seq IS NULL",
-            params![end.job_id.as_str(), state.as_str(), seq, end.duration_ms as i64, error],
+            params![
+                end.job_id.as_str(),
+                state.as_str(),
+                seq,
+                end.duration_ms as i64,
+                error
+            ],
         )
     };
     match envelope.event() {
@@ -361,6 +387,19 @@ fn take(db: &Connection, envelope: &Envelope<'_>) -> rusqlite::Result<()> {
                     started.dry_run,
                     started.owner,
                     undoes,
+                ],
+            )?;
+            let (Some(session), Some(step)) = (&started.session, &started.step) else {
+                return Ok(());
+            };
+            run(
+                "INSERT OR IGNORE INTO steps VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![
+                    session.as_str(),
+                    step.file.to_string(),
+                    step.number as i64,
+                    seq,
+                    started.job_id.as_str(),
                 ],
             )
         }
@@ -384,17 +423,16 @@ fn take(db: &Connection, envelope: &Envelope<'_>) -> rusqlite::Result<()> {
                 changed.title
             ],
         ),
-        Event::SessionStep(step) => run(
-            "INSERT OR IGNORE INTO steps VALUES (?1, ?2, ?3)",
-            params![step.session.as_str(), step.file.to_string(), step.step as i64],
-        ),
         _ => Ok(()),
     }
 }
 
 fn job(row: &Row<'_>) -> rusqlite::Result<JobRow> {
     let number = |column: &str| row.get::<_, i64>(column).map(|number| number as u64);
-    let maybe = |column: &str| row.get::<_, Option<i64>>(column).map(|n| n.map(|n| n as u64));
+    let maybe = |column: &str| {
+        row.get::<_, Option<i64>>(column)
+            .map(|n| n.map(|n| n as u64))
+    };
     let session: Option<String> = row.get("session")?;
     Ok(JobRow {
         job_id: text(row, "job_id", |id| JobId::new(id).ok())?,
@@ -405,7 +443,9 @@ fn job(row: &Row<'_>) -> rusqlite::Result<JobRow> {
         dry_run: row.get("dry_run")?,
         owner: row.get("owner")?,
         state: text(row, "state", |state| {
-            JobState::ALL.into_iter().find(|known| known.as_str() == state)
+            JobState::ALL
+                .into_iter()
+                .find(|known| known.as_str() == state)
         })?,
         end_seq: maybe("end_seq")?,
         elapsed_ms: maybe("elapsed_ms")?,
@@ -414,7 +454,11 @@ fn job(row: &Row<'_>) -> rusqlite::Result<JobRow> {
 }
 
 fn session(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
-    let all = [SessionState::Open, SessionState::Paused, SessionState::Ended];
+    let all = [
+        SessionState::Open,
+        SessionState::Paused,
+        SessionState::Ended,
+    ];
     Ok(SessionRow {
         session: text(row, "session", |id| SessionId::new(id).ok())?,
         started_at: Timestamp::from_micros(row.get::<_, i64>("started_at")? as u64),

@@ -26,10 +26,10 @@ mod verify;
 mod write;
 
 pub use blob::{BlobError, BlobReader, Blobs};
+pub use cache::IndexError;
 pub use chain::{Flaw, Head, MAX_RECORD};
 pub use clock::{Clock, SystemClock};
 pub use error::Error;
-pub use cache::IndexError;
 pub use index::{Index, Refreshed, RunRow, RunState};
 pub use jobs::{JobFilter, JobRow, JobState, Jobs, SessionRow};
 pub use read::{Reader, Record};

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use invigil_schema::{JournalRecovered, RunId, RunIdError};
 
-use crate::clock::Clock;
 use crate::cache::IndexError;
+use crate::clock::Clock;
 use crate::index::Index;
 use crate::read::{Reader, opened};
 use crate::storage::{DiskStorage, Sharing};
@@ -151,7 +151,11 @@ impl Store {
     }
 
     /// The journal of jobs, to append to; it is made if it is not there yet. Several processes may do so at once.
-    pub fn jobs(&self, clock: Arc<dyn Clock>, writer: &str) -> Result<(RunRef, Journal), StoreError> {
+    pub fn jobs(
+        &self,
+        clock: Arc<dyn Clock>,
+        writer: &str,
+    ) -> Result<(RunRef, Journal), StoreError> {
         let options = Options {
             sharing: Sharing::Shared,
             ..Options::default()
@@ -176,9 +180,7 @@ impl Store {
     pub fn jobs_so_far(&self) -> Option<RunRef> {
         let directory = self.home.join(JOBS);
         let run_id = RunId::new(JOBS).ok()?;
-        directory
-            .is_dir()
-            .then_some(RunRef { directory, run_id })
+        directory.is_dir().then_some(RunRef { directory, run_id })
     }
 
     /// Makes the directory of a journal with its first record, durably.

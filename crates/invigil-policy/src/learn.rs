@@ -406,7 +406,12 @@ fn is_host(host: &str) -> bool {
     parse_target(bare(host)).is_ok_and(|target| matches!(target, Target::Host(_)))
 }
 
-pub(crate) fn section(text: &mut String, name: &str, lists: &[(&str, Vec<String>)], refused: &[String]) {
+pub(crate) fn section(
+    text: &mut String,
+    name: &str,
+    lists: &[(&str, Vec<String>)],
+    refused: &[String],
+) {
     let empty = lists.iter().all(|(_, rules)| rules.is_empty());
     if empty && refused.is_empty() {
         return;

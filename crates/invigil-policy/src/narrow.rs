@@ -18,6 +18,13 @@ const SYSTEM: &[&str] = &[
     "/run/systemd/resolve/*",
     "/",
 ];
+/// What every program needs to be loaded.
+const LIBRARIES: &[&str] = &[
+    "/{lib,lib32,lib64,libx32}/**",
+    "/usr/{lib,lib32,lib64,libx32}/**",
+    "/usr/local/lib/**",
+    "/etc/ld.so.{cache,preload}",
+];
 /// Of this, what nobody reads for a job.
 const SECRET: &[&str] = &[
     "/etc/{shadow,gshadow}{,-}",
@@ -64,6 +71,7 @@ impl Narrow {
         let mut write = trees(&self.write);
         let mut programs: Vec<String> = self.programs.iter().map(|path| exactly(path)).collect();
         read.extend(programs.iter().cloned());
+        read.extend(LIBRARIES.iter().map(ToString::to_string));
         let mut secret = Vec::new();
         if self.system {
             read.extend(SYSTEM.iter().map(ToString::to_string));
@@ -71,18 +79,31 @@ impl Narrow {
             programs.extend(PROGRAMS.iter().map(ToString::to_string));
         }
         write.extend(DEVICES.iter().map(ToString::to_string));
-        section(&mut text, "files.read", &[("allow", read), ("deny", secret)], &[]);
+        section(
+            &mut text,
+            "files.read",
+            &[("allow", read), ("deny", secret)],
+            &[],
+        );
         section(&mut text, "files.write", &[("allow", write)], &[]);
         section(&mut text, "programs", &[("allow", programs)], &[]);
         if self.network {
-            section(&mut text, "network", &[("allow", vec!["*:*".into(), "unix:/**".into()])], &[]);
+            section(
+                &mut text,
+                "network",
+                &[("allow", vec!["*:*".into(), "unix:/**".into()])],
+                &[],
+            );
         }
         section(&mut text, "tools", &[("allow", vec!["*".into()])], &[]);
         section(&mut text, "env", &[("allow", self.env.clone())], &[]);
         let budget = [
             ("memory", self.memory.map(|bytes| format!("\"{bytes}B\""))),
             ("processes", self.processes.map(|most| most.to_string())),
-            ("file_size", self.file_size.map(|bytes| format!("\"{bytes}B\""))),
+            (
+                "file_size",
+                self.file_size.map(|bytes| format!("\"{bytes}B\"")),
+            ),
         ];
         let budget: Vec<String> = budget
             .into_iter()

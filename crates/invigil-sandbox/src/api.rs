@@ -50,6 +50,8 @@ pub struct LaunchSpec {
     pub confine: Option<Confinement>,
     /// How much it may use.
     pub limits: Limits,
+    /// Whether the digest of each program that is loaded is taken.
+    pub digests: bool,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
 }
@@ -71,6 +73,7 @@ impl LaunchSpec {
             landlock: false,
             confine: None,
             limits: Limits::default(),
+            digests: true,
             patience: Duration::from_secs(120),
         }
     }

@@ -55,7 +55,7 @@ pub fn launch(
     sys::prctl(libc::PR_SET_CHILD_SUBREAPER, 1).map_err(step("becoming a subreaper"))?;
     sys::prctl(libc::PR_SET_DUMPABLE, 0).map_err(step("becoming undumpable"))?;
     let (tier, reads, exact, patience) = (spec.tier, spec.reads, spec.exact, spec.patience);
-    let protected = spec.protected.clone();
+    let (protected, digests) = (spec.protected.clone(), spec.digests);
     let prepared = prepare(spec)?;
     let ended = Arc::new(Ended::default());
     let (started, starting) = mpsc::sync_channel(1);
@@ -69,6 +69,7 @@ pub fn launch(
                 exact,
                 protected,
                 patience,
+                digests,
             };
             observer::run(
                 prepared,

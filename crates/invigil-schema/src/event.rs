@@ -7,6 +7,10 @@ use serde_json::value::RawValue;
 
 use crate::approval::{ApprovalAnswered, ApprovalRefused, ApprovalRequested};
 use crate::guard::{PolicyEnforced, PolicyLoaded};
+use crate::job_events::{
+    JobCancelled, JobCompleted, JobDenied, JobFailed, JobKept, JobRefused, JobStarted, JobTimedOut,
+    SessionChanged,
+};
 use crate::kernel::{
     AccessDenied, ExecFailed, FileFinal, FileOp, NetOp, ObserverFinished, ObserverNote,
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
@@ -190,6 +194,24 @@ kinds! {
     ApprovalAnswered = "approval_answered", Syscall;
     /// An answer that cannot count.
     ApprovalRefused = "approval_refused", Syscall;
+    /// A job is about to be carried out.
+    JobStarted = "job_started", Proc;
+    /// A job is about to change something.
+    JobKept = "job_kept", Sched;
+    /// A job was done.
+    JobCompleted = "job_completed", Proc;
+    /// A job was not done.
+    JobFailed = "job_failed", Proc;
+    /// The policy did not let a job be done.
+    JobDenied = "job_denied", Proc;
+    /// The time of a job was up.
+    JobTimedOut = "job_timed_out", Proc;
+    /// Somebody did not want a job any more.
+    JobCancelled = "job_cancelled", Proc;
+    /// The machine was too busy for a job.
+    JobRefused = "job_refused", Sched;
+    /// A session was opened, paused, resumed or ended.
+    SessionChanged = "session_changed", Sched;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.

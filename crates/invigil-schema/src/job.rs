@@ -10,66 +10,79 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 
 use crate::{Digest, OsText, RunId};
 
-/// The id of a job: 1 to 128 ASCII letters, digits, `_` and `-`, as that of a run.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
-#[serde(transparent)]
-pub struct JobId(String);
+/// Ids that are spelled like those of runs.
+macro_rules! ids {
+    ($($(#[$doc:meta])* $id:ident, $error:ident, $what:literal;)+) => {$(
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+        #[serde(transparent)]
+        pub struct $id(String);
 
-/// The text is not the id of a job.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{0:?} is not a job id: 1 to {max} ASCII letters, digits, '_' and '-', and not \"last\"",
-    max = RunId::MAX_LEN
-)]
-pub struct JobIdError(String);
+        /// The text is not such an id.
+        #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+        #[error(
+            "{0:?} is not {what}: 1 to {max} ASCII letters, digits, '_' and '-', and not \"last\"",
+            what = $what,
+            max = RunId::MAX_LEN
+        )]
+        pub struct $error(String);
 
-impl JobId {
-    /// Checks a text.
-    pub fn new(id: impl Into<String>) -> Result<Self, JobIdError> {
-        let id = id.into();
-        match RunId::new(id.as_str()) {
-            Ok(_) => Ok(JobId(id)),
-            Err(_) => Err(JobIdError(id)),
+        impl $id {
+            /// Checks a text.
+            pub fn new(id: impl Into<String>) -> Result<Self, $error> {
+                let id = id.into();
+                match RunId::new(id.as_str()) {
+                    Ok(_) => Ok($id(id)),
+                    Err(_) => Err($error(id)),
+                }
+            }
+
+            /// The id as text.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
         }
-    }
 
-    /// The id as text.
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
+        impl fmt::Display for $id {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.pad(&self.0)
+            }
+        }
+
+        impl FromStr for $id {
+            type Err = $error;
+            fn from_str(s: &str) -> Result<Self, Self::Err> {
+                $id::new(s)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $id {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $id::new(String::deserialize(deserializer)?).map_err(de::Error::custom)
+            }
+        }
+
+        impl JsonSchema for $id {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($id).into()
+            }
+            fn json_schema(_: &mut SchemaGenerator) -> Schema {
+                json_schema!({
+                    "description": concat!("This is ", $what, "."),
+                    "type": "string",
+                    "pattern": "^[A-Za-z0-9_-]{1,128}$",
+                    "not": { "const": RunId::LAST },
+                })
+            }
+        }
+    )+};
 }
 
-impl fmt::Display for JobId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
-    }
-}
-
-impl FromStr for JobId {
-    type Err = JobIdError;
-    fn from_str(s: &str) -> Result<Self, Self::Err> {
-        JobId::new(s)
-    }
-}
-
-impl<'de> Deserialize<'de> for JobId {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        JobId::new(String::deserialize(deserializer)?).map_err(de::Error::custom)
-    }
-}
-
-impl JsonSchema for JobId {
-    fn schema_name() -> Cow<'static, str> {
-        "JobId".into()
-    }
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "description": "The id of a job.",
-            "type": "string",
-            "pattern": "^[A-Za-z0-9_-]{1,128}$",
-            "not": { "const": RunId::LAST },
-        })
-    }
+ids! {
+    /// The id of a job, spelled like that of a run.
+    JobId, JobIdError, "a job id";
+    /// The id of a session, spelled like that of a run.
+    SessionId, SessionIdError, "a session id";
 }
 
 /// One change of a job, announced before it was made. A job keeps each path once, in the order of its changes.

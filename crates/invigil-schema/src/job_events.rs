@@ -32,6 +32,9 @@ pub struct JobStarted {
     /// The session that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session: Option<SessionId>,
+    /// The step of the session's file that it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepRef>,
     /// Where it happens.
     pub working_dir: OsText,
     /// Further trees that it may use.
@@ -226,18 +229,13 @@ impl SessionState {
     }
 }
 
-/// Data of `session_step`: a job of a file of steps has ended, so that the file can be taken up again behind it.
+/// A line of a file of steps.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionStep {
-    /// The session.
-    pub session: SessionId,
-    /// The file of steps, by its digest.
+pub struct StepRef {
+    /// The file, by the digest of its content.
     pub file: Digest,
     /// The number of the step, from 1.
-    pub step: u64,
-    /// The job, unless it was refused.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub job_id: Option<JobId>,
+    pub number: u64,
 }
 
 fn is_false(value: &bool) -> bool {

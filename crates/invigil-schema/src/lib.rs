@@ -13,6 +13,7 @@ mod exit;
 mod guard;
 mod id;
 mod job;
+mod job_events;
 mod jsonschema;
 mod kernel;
 mod layers;
@@ -38,7 +39,11 @@ pub use guard::{
     RulePlace, Strength,
 };
 pub use id::{RunId, RunIdError};
-pub use job::{Entry, JobId, JobIdError, Kept, Repository};
+pub use job::{Entry, JobId, JobIdError, Kept, Repository, SessionId, SessionIdError};
+pub use job_events::{
+    JobCancelled, JobCompleted, JobDenied, JobEnd, JobFailed, JobKept, JobOutput, JobRefused,
+    JobStarted, JobTimedOut, Refused, SessionChanged, SessionState, Snapshot, Spawned, StepRef,
+};
 pub use jsonschema::journal_schema;
 pub use kernel::{
     AccessDenied, Address, ExecFailed, FileFinal, FileOp, FileOpKind, Hook, NetOp, NetOpKind, Note,

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
-use crate::commands::{approvals, diff, doctor, export, policy, run, runs, show, verify};
+use crate::commands::{
+    approvals, capabilities, diff, doctor, exec, export, jobs, policy, recover, run, runs, session,
+    show, undo, verify,
+};
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
 #[derive(Debug, Parser)]
@@ -29,6 +32,13 @@ pub(crate) enum Command {
     Diff(diff::Diff),
     Policy(policy::Policy),
     Approvals(approvals::Approvals),
+    Exec(exec::Exec),
+    Capabilities(capabilities::Capabilities),
+    Jobs(jobs::Jobs),
+    Wait(jobs::Wait),
+    Undo(undo::Undo),
+    Session(session::Session),
+    Recover(recover::Recover),
     Doctor(doctor::Doctor),
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use invigil_schema::{
-    Address, CallResult, Enforced, Event, FileOp, NetOp, OpenFlag, OsText, ProcessRef, RunFinished,
-    StopReason, Timestamp,
+    Address, CallResult, Enforced, Event, FileOp, JobDenied, JobFailed, NetOp, OpenFlag, OsText,
+    ProcessRef, RunFinished, StopReason, Timestamp,
 };
 use serde::Serialize;
 
@@ -141,6 +141,35 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
             ui::harmless(&refused.id),
             ui::harmless(&refused.why)
         ),
+        Event::JobStarted(job) => {
+            let arguments = ui::shorten(&job.arguments.to_string(), 80);
+            format!(
+                "{} {} {}",
+                job.job_id,
+                ui::harmless(&job.capability),
+                ui::harmless(&arguments)
+            )
+        }
+        Event::JobKept(job) => {
+            format!("{} is about to change {} paths", job.job_id, job.kept.len())
+        }
+        Event::JobCompleted(job) => format!("{} {GOOD}done{GOOD:#}", job.end.job_id),
+        Event::JobFailed(JobFailed { end, error, .. })
+        | Event::JobDenied(JobDenied { end, error }) => {
+            format!("{} {BAD}{}{BAD:#}", end.job_id, ui::harmless(error))
+        }
+        Event::JobTimedOut(job) => format!("{} {BAD}its time was up{BAD:#}", job.end.job_id),
+        Event::JobCancelled(job) => format!("{} {WARN}cancelled{WARN:#}", job.end.job_id),
+        Event::JobRefused(job) => {
+            format!(
+                "{WARN}{} refused{WARN:#}: {}",
+                ui::harmless(&job.capability),
+                ui::harmless(&job.why)
+            )
+        }
+        Event::SessionChanged(session) => {
+            format!("session {} is {}", session.session, session.state.as_str())
+        }
         Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
     }
 }

@@ -4,10 +4,12 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
-use invigil_engine::{ApprovalError, EvidenceError, LearnError, RunError, SpecError};
+use invigil_engine::{
+    ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
+};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
-use invigil_schema::{ExitCode, RunIdError};
+use invigil_schema::{ExitCode, JobId, RunIdError, SessionId};
 
 use crate::ui;
 
@@ -60,6 +62,24 @@ pub(crate) enum CliError {
     Status { path: PathBuf, source: io::Error },
     #[error("{} is in the store, which holds runs and nothing else: choose another place with -o", _0.display())]
     InStore(PathBuf),
+    #[error("{}", ui::harmless_lines(&.0.to_string()))]
+    Exec(Box<ExecError>),
+    #[error("the arguments are not JSON: {0}; quote them: '{{\"path\": \"x\"}}'")]
+    BadArguments(#[source] serde_json::Error),
+    #[error("there is no job {0:?}; `invigil jobs` lists them")]
+    NoJob(String),
+    #[error("{prefix:?} begins several jobs: {}", some.iter().map(JobId::as_str).collect::<Vec<_>>().join(", "))]
+    ManyJobs { prefix: String, some: Vec<JobId> },
+    #[error("job {0} has not ended yet")]
+    StillOpen(JobId),
+    #[error("there is no session {0}; `invigil session list` shows them")]
+    NoSession(SessionId),
+    #[error("{}: {source}", path.display())]
+    Steps { path: PathBuf, source: StepsError },
+    #[error("cannot read {}: {source}", path.display())]
+    File { path: PathBuf, source: io::Error },
+    #[error("cannot find this program to start a worker: {0}")]
+    NoProgram(#[source] io::Error),
     /// Whoever read our output has gone; that is not our failure.
     #[error("the output was closed")]
     OutputClosed,
@@ -71,6 +91,7 @@ impl CliError {
     fn code(&self) -> ExitCode {
         match self {
             CliError::OutputClosed => ExitCode::Success,
+            CliError::StillOpen(_) => ExitCode::Timeout,
             CliError::Store(_)
             | CliError::Journal(_)
             | CliError::RunId(_)
@@ -94,6 +115,14 @@ impl CliError {
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::InStore(_)
+            | CliError::Exec(_)
+            | CliError::BadArguments(_)
+            | CliError::NoJob(_)
+            | CliError::ManyJobs { .. }
+            | CliError::NoSession(_)
+            | CliError::Steps { .. }
+            | CliError::File { .. }
+            | CliError::NoProgram(_)
             | CliError::Output(_) => ExitCode::Invigil,
         }
     }

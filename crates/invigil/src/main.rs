@@ -4,6 +4,7 @@ mod args;
 mod commands;
 mod describe;
 mod error;
+mod executor;
 mod policies;
 mod question;
 mod status;
@@ -14,6 +15,13 @@ mod ui;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A worker has one thing to do, and must not be told anything else.
+    if std::env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == executor::WORKER)
+    {
+        return invigil_engine::worker(&invigil_engine::Registry::standard());
+    }
     invigil_sandbox::leave_child_signals();
     match commands::dispatch(args::parse()) {
         Ok(code) => ExitCode::from(code),

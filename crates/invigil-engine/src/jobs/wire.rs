@@ -35,7 +35,10 @@ pub(super) enum Said {
     /// Give the content of this blob. It follows the answer.
     Fetch { sha256: Digest },
     /// It is done.
-    Done { data: Value, message: Option<String> },
+    Done {
+        data: Value,
+        message: Option<String>,
+    },
     /// It is not.
     Failed {
         error: String,
@@ -50,7 +53,10 @@ pub(super) enum Said {
 pub(super) enum Answered {
     Ok,
     /// It cannot be; whether the content was not what was announced.
-    No { error: String, invalid: bool },
+    No {
+        error: String,
+        invalid: bool,
+    },
 }
 
 /// The longest line that is taken.

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use invigil_schema::{Address, Asked, Event, OsText};
+use invigil_schema::{Address, Asked, Event, JobEnd, JobOutput, OsText, Snapshot};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -141,8 +141,49 @@ impl Pass<'_> {
                 }
             }
             Event::ApprovalRefused(data) => self.string(&mut data.why),
+            Event::JobStarted(data) => {
+                self.value(&mut data.arguments);
+                self.os(&mut data.working_dir);
+                data.allowed.iter_mut().for_each(|path| self.os(path));
+                self.snapshot(&mut data.before);
+            }
+            Event::JobRefused(data) => self.snapshot(&mut data.before),
+            Event::JobCompleted(data) => {
+                self.job_end(&mut data.end);
+                self.job_output(&mut data.output);
+            }
+            Event::JobFailed(data) => {
+                self.job_end(&mut data.end);
+                self.string(&mut data.error);
+                data.output
+                    .iter_mut()
+                    .for_each(|output| self.job_output(output));
+            }
+            Event::JobDenied(data) => {
+                self.job_end(&mut data.end);
+                self.string(&mut data.error);
+            }
+            Event::JobTimedOut(data) => {
+                self.job_end(&mut data.end);
+                data.output
+                    .iter_mut()
+                    .for_each(|output| self.job_output(output));
+            }
+            Event::JobCancelled(data) => {
+                self.job_end(&mut data.end);
+                data.output
+                    .iter_mut()
+                    .for_each(|output| self.job_output(output));
+            }
+            Event::SessionChanged(data) => {
+                if let Some(title) = &mut data.title {
+                    self.string(title);
+                }
+            }
             Event::Unknown { data, .. } => self.raw(data),
-            Event::JournalOpened(_)
+            // What was kept must be found again under its own name.
+            Event::JobKept(_)
+            | Event::JournalOpened(_)
             | Event::JournalRecovered(_)
             | Event::PolicyLoaded(_)
             | Event::PolicyEnforced(_)
@@ -151,6 +192,38 @@ impl Pass<'_> {
             | Event::ProcessForked(_)
             | Event::ProcessExited(_)
             | Event::ResourceSample(_) => {}
+        }
+    }
+
+    fn job_end(&mut self, end: &mut JobEnd) {
+        for spawned in &mut end.spawned {
+            self.maybe(&mut spawned.program);
+        }
+        for refused in &mut end.refused {
+            self.os(&mut refused.target);
+        }
+        let snapshots = [end.before.as_mut(), end.after.as_mut()];
+        for snapshot in snapshots.into_iter().flatten() {
+            self.snapshot(snapshot);
+        }
+    }
+
+    /// The commands of other processes, which may be told secrets too.
+    fn snapshot(&mut self, snapshot: &mut Snapshot) {
+        let processes = &mut snapshot.processes;
+        for view in processes
+            .most_memory
+            .iter_mut()
+            .chain(&mut processes.most_cpu)
+        {
+            self.argv(&mut view.command);
+        }
+    }
+
+    fn job_output(&mut self, output: &mut JobOutput) {
+        self.value(&mut output.data);
+        if let Some(message) = &mut output.message {
+            self.string(message);
         }
     }
 

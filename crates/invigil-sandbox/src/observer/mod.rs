@@ -39,6 +39,7 @@ pub(crate) struct Config {
     pub(crate) exact: bool,
     pub(crate) protected: Vec<PathBuf>,
     pub(crate) patience: Duration,
+    pub(crate) digests: bool,
 }
 
 /// How long a new task may wait for the news of its birth before it is looked up.
@@ -72,7 +73,8 @@ struct Observer {
     killed: Option<Killed>,
     suspended: HashMap<u64, Suspended>,
     next_request: u64,
-    digests: Digests,
+    /// None if nobody wants them.
+    digests: Option<Digests>,
     protected: Protected,
     rights: Option<Rights>,
     /// The umask of this thread, if it has one of its own.
@@ -184,7 +186,7 @@ impl Observer {
             killed: None,
             suspended: HashMap::new(),
             next_request: 1,
-            digests: Digests::default(),
+            digests: config.digests.then(Digests::default),
             protected: Protected::new(&config.protected),
             rights: if resolves {
                 Rights::of("thread-self").ok()

@@ -332,7 +332,7 @@ impl Observer {
         let cwd = cwd
             .and_then(|cwd| cwd.get())
             .and_then(|dir| dir.known_path());
-        let image = exec::look(pid, cwd, &mut self.digests);
+        let image = exec::look(pid, cwd, self.digests.as_mut());
         if let Some(process) = self.table.processes.get(&pid) {
             let (id, parent) = (process.id, process.parent);
             let changed = wanted

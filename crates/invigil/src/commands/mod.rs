@@ -1,13 +1,19 @@
 //! The commands, one file each.
 
 pub(crate) mod approvals;
+pub(crate) mod capabilities;
 pub(crate) mod diff;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 pub(crate) mod export;
+pub(crate) mod jobs;
 pub(crate) mod policy;
+pub(crate) mod recover;
 pub(crate) mod run;
 pub(crate) mod runs;
+pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod undo;
 pub(crate) mod verify;
 
 use std::env;
@@ -31,6 +37,13 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Verify(command) => command.execute(&store),
         Command::Diff(command) => command.execute(&store),
         Command::Policy(command) => command.execute(&store),
+        Command::Exec(command) => command.execute(&store),
+        Command::Capabilities(command) => command.execute(),
+        Command::Jobs(command) => command.execute(&store),
+        Command::Wait(command) => command.execute(&store),
+        Command::Undo(command) => command.execute(&store),
+        Command::Session(command) => command.execute(&store),
+        Command::Recover(command) => command.execute(&store),
         Command::Doctor(command) => command.execute(),
     }
 }

@@ -1,6 +1,5 @@
 //! `invigil run`: starts a command under watch, and says at the end what it did.
 
-use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -9,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use invigil_engine::{
-    Asking, Control, End, Engine, Output, Rules, RunOutcome, RunSpec, UserPolicy, summary,
+    Asking, Control, End, Output, Rules, RunOutcome, RunSpec, UserPolicy, summary,
 };
-use invigil_journal::{Store, SystemClock};
+use invigil_journal::Store;
 use invigil_policy::Policy;
 use invigil_schema::{ExitCode, Mode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
@@ -20,6 +19,7 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
+use crate::executor::engine;
 use crate::policies::{gather, places, users_own, with_own};
 use crate::status::StatusFile;
 use crate::terminal::{Ask, Terminal};
@@ -193,14 +193,7 @@ fn size(text: &str) -> Result<u64, String> {
 
 impl Run {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
-        let engine = Engine {
-            store: store.clone(),
-            clock: Arc::new(SystemClock),
-            env: std::env::vars_os().collect::<BTreeMap<_, _>>(),
-            cwd: std::env::current_dir().map_err(CliError::NoCwd)?,
-            runtime_dir: runtime_dir(),
-            writer: concat!("invigil ", env!("CARGO_PKG_VERSION")).to_owned(),
-        };
+        let engine = engine(store)?;
         let mut spec = self.spec();
         spec.validate()?;
         let workspace = match &self.cwd {
@@ -325,14 +318,6 @@ impl Run {
             ..RunSpec::new(self.command.clone())
         }
     }
-}
-
-/// Where sockets may be made: a directory of the user's own, where there is one.
-fn runtime_dir() -> PathBuf {
-    let own = std::env::var_os("XDG_RUNTIME_DIR")
-        .map(PathBuf::from)
-        .filter(|path| path.is_dir());
-    own.unwrap_or_else(std::env::temp_dir)
 }
 
 /// The exit code of `invigil run`.

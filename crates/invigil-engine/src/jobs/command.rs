@@ -1,0 +1,338 @@
+//! A job that a program carries out: a run like any other, with all of its facts on record, bounded as jobs are.
+
+use std::fs::{self, DirBuilder};
+use std::io::{self, PipeReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use invigil_journal::Blobs;
+use invigil_policy::Narrow;
+use invigil_schema::{Digest, RunFinished, RunId, SpawnFailure, StopReason};
+use serde_json::{Map, Value, json};
+
+use super::seen::Seen;
+use super::work::{GRACE, WorkEnd, Worked, denial};
+use super::{Executor, Job};
+use crate::capabilities::{Command, Output as Given};
+use crate::run::End;
+use crate::spec::{Input, Leftovers, Output, RunSpec};
+
+/// How much of each stream is in the result.
+const SHOWN: usize = 1 << 20;
+const CHUNK: usize = 64 * 1024;
+
+/// A job of a program, and the run that has its facts.
+pub(super) struct Ran {
+    pub(super) worked: Worked,
+    pub(super) run: Option<RunId>,
+    /// What it printed, however it ended.
+    pub(super) output: Option<Value>,
+}
+
+impl Executor {
+    /// Carries a job out by running a program.
+    pub(super) fn command(&self, job: &Job<'_>, command: &Command) -> Ran {
+        match self.try_command(job, command) {
+            Ok(ran) => ran,
+            Err(why) => Ran {
+                worked: Worked {
+                    end: WorkEnd::failed(why),
+                    seen: Seen::default(),
+                    degraded: Vec::new(),
+                },
+                run: None,
+                output: None,
+            },
+        }
+    }
+
+    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ran, String> {
+        let temporary = Temporary::new(&self.places.tmp, job.id.as_str())
+            .map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+        let mut roots = job.roots.clone();
+        roots.push(temporary.0.clone());
+        let narrow = Narrow {
+            read: roots.clone(),
+            write: roots,
+            system: true,
+            // Those of the job itself pass whatever they are called.
+            env: super::ENV
+                .map(str::to_owned)
+                .into_iter()
+                .chain(["TMPDIR".to_owned(), "INVIGIL_*".to_owned()])
+                .collect(),
+            memory: Some(self.limits.memory),
+            processes: Some(self.limits.processes),
+            file_size: Some(self.limits.file_size),
+            ..Narrow::default()
+        };
+        let rules = self.rules(job, &narrow)?;
+        let cwd = match &command.cwd {
+            Some(cwd) => job.resolved(cwd)?,
+            None => job.working_dir.clone(),
+        };
+        let mut engine = self.engine.clone();
+        engine.env = self.env_of_jobs();
+        let io = |error: io::Error| format!("cannot make a pipe: {error}");
+        let (its_in, mut input) = io::pipe().map_err(io)?;
+        let ((out, its_out), (err, its_err)) = (io::pipe().map_err(io)?, io::pipe().map_err(io)?);
+        let share = |fd: OwnedFd| Arc::new(fd);
+        let mut env = command.env.clone();
+        env.insert("TMPDIR".into(), temporary.0.clone().into());
+        let spec = RunSpec {
+            run_id: Some(job.id.as_str().to_owned()),
+            env,
+            cwd: Some(cwd),
+            stdin: Input::From(share(its_in.into())),
+            stdout: Output::Into {
+                stdout: share(its_out.into()),
+                stderr: share(its_err.into()),
+            },
+            leftovers: Leftovers::Kill,
+            rules: Some(Arc::new(rules)),
+            asking: self.asking.clone(),
+            require_tier: job.spec.strict.then_some(invigil_schema::Tier::Notify),
+            ..RunSpec::new(command.argv.iter().cloned())
+        };
+        let blobs = match job.spec.keep_output {
+            true => Some(
+                self.engine
+                    .store
+                    .blobs()
+                    .map_err(|error| error.to_string())?,
+            ),
+            false => None,
+        };
+        let bell = Bell::default();
+        let control = &job.control;
+        let (result, out, err, timed_out) = thread::scope(|scope| {
+            let out = scope.spawn(|| Stream::read(out, blobs.as_ref()));
+            let err = scope.spawn(|| Stream::read(err, blobs.as_ref()));
+            // A command that does not read is not waited for: its end closes the pipe.
+            scope.spawn(move || drop(input.write_all(&command.stdin)));
+            let clock = scope.spawn(|| {
+                let over = bell.wait(command.timeout);
+                if !over {
+                    let why = format!("it took longer than {:?}", command.timeout);
+                    control.terminate(StopReason::Timeout, &why);
+                    if !bell.wait(GRACE) {
+                        control.end(StopReason::Timeout, &why);
+                    }
+                }
+                !over
+            });
+            let result = engine.run(&spec, control);
+            bell.ring();
+            // Ours are the last ends of the pipes.
+            drop(spec);
+            let timed_out = clock.join().unwrap_or(false);
+            let read =
+                |stream: thread::ScopedJoinHandle<'_, Stream>| stream.join().unwrap_or_default();
+            (result, read(out), read(err), timed_out)
+        });
+        let outcome = result.map_err(|error| error.to_string())?;
+        let mut seen = Seen::default();
+        if let Ok(Some(mut reader)) = outcome.run.read(0) {
+            while let Ok(Some(record)) = reader.next() {
+                if let Ok(envelope) = record.envelope() {
+                    seen.take(&envelope.event());
+                }
+            }
+        }
+        let run = Some(outcome.run.run_id().clone());
+        let data = |finished: Option<&RunFinished>| {
+            let mut data = Map::new();
+            out.show("stdout", &mut data);
+            err.show("stderr", &mut data);
+            data.insert(
+                "exit_code".into(),
+                json!(finished.and_then(|end| end.exit_code)),
+            );
+            data.insert("signal".into(), json!(finished.and_then(|end| end.signal)));
+            data.insert("timed_out".into(), json!(timed_out));
+            data.insert(
+                "truncated".into(),
+                json!(out.is_truncated() || err.is_truncated()),
+            );
+            data.insert("descendants".into(), json!(seen.processes));
+            Value::Object(data)
+        };
+        let (end, output) = match &outcome.end {
+            End::NotStarted(failed) if failed.failure == SpawnFailure::Policy => {
+                (WorkEnd::Denied(failed.reason.clone()), None)
+            }
+            End::NotStarted(failed) => (WorkEnd::failed(failed.reason.clone()), None),
+            End::Finished(finished) => {
+                let data = data(Some(finished));
+                let end = match (finished.stopped, finished.exit_code, finished.signal) {
+                    _ if timed_out => WorkEnd::TimedOut,
+                    _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
+                    (Some(StopReason::Policy), ..) => {
+                        let why = finished
+                            .why
+                            .as_deref()
+                            .unwrap_or("the policy does not let it");
+                        WorkEnd::Denied(denial(why, &seen))
+                    }
+                    (Some(_), ..) => {
+                        let why = finished.why.clone().unwrap_or_default();
+                        let oom = match why.contains("budget of memory") {
+                            true => "oom_killed: ",
+                            false => "",
+                        };
+                        WorkEnd::failed(format!("{oom}{why}"))
+                    }
+                    (None, Some(0), _) => WorkEnd::Done(Given::new(data.clone())),
+                    (None, Some(code), _) => WorkEnd::failed(format!("exit code {code}")),
+                    (None, None, signal) => {
+                        WorkEnd::failed(format!("ended by signal {}", signal.unwrap_or_default()))
+                    }
+                };
+                (end, Some(data))
+            }
+        };
+        Ok(Ran {
+            worked: Worked {
+                end,
+                seen,
+                degraded: outcome.warnings,
+            },
+            run,
+            output,
+        })
+    }
+}
+
+/// What a program has printed on one stream.
+#[derive(Debug, Default)]
+struct Stream {
+    shown: Vec<u8>,
+    total: u64,
+    blob: Option<Digest>,
+}
+
+impl Stream {
+    /// Reads to the end. What is too much for the result goes on to the blob, if there is to be one.
+    fn read(mut from: PipeReader, blobs: Option<&Blobs>) -> Stream {
+        match blobs {
+            None => {
+                let mut stream = Stream::default();
+                let mut chunk = vec![0; CHUNK];
+                while let Ok(length @ 1..) = from.read(&mut chunk) {
+                    stream.take(&chunk[..length]);
+                }
+                stream
+            }
+            Some(blobs) => {
+                let mut tee = Tee {
+                    from,
+                    stream: Stream::default(),
+                };
+                let put = blobs.put_from(&mut tee);
+                // A blob that cannot be written must not stop the command.
+                drop(io::copy(&mut tee, &mut io::sink()));
+                let mut stream = tee.stream;
+                stream.blob = put.ok().map(|(sha256, _)| sha256);
+                stream
+            }
+        }
+    }
+
+    fn take(&mut self, bytes: &[u8]) {
+        self.total += bytes.len() as u64;
+        let room = SHOWN - self.shown.len();
+        self.shown
+            .extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    fn is_truncated(&self) -> bool {
+        self.total > self.shown.len() as u64
+    }
+
+    fn show(&self, name: &str, data: &mut Map<String, Value>) {
+        let text = match str::from_utf8(&self.shown) {
+            Ok(text) => Some(text),
+            // Cut in the middle of a character.
+            Err(error) if self.is_truncated() && error.error_len().is_none() => {
+                str::from_utf8(&self.shown[..error.valid_up_to()]).ok()
+            }
+            Err(_) => None,
+        };
+        match text {
+            Some(text) => data.insert(name.to_owned(), json!(text)),
+            None => {
+                data.insert(format!("{name}_encoding"), json!("base64"));
+                data.insert(name.to_owned(), json!(STANDARD.encode(&self.shown)))
+            }
+        };
+        data.insert(format!("{name}_bytes"), json!(self.total));
+        if let Some(blob) = &self.blob {
+            data.insert(format!("{name}_blob"), json!(blob));
+        }
+    }
+}
+
+struct Tee {
+    from: PipeReader,
+    stream: Stream,
+}
+
+impl io::Read for Tee {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let length = self.from.read(into)?;
+        self.stream.take(&into[..length]);
+        Ok(length)
+    }
+}
+
+/// A directory that is gone with its job.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(tmp: &Path, name: &str) -> io::Result<Temporary> {
+        let path = tmp.join(format!("invigil-{name}"));
+        DirBuilder::new().mode(0o700).create(&path)?;
+        Ok(Temporary(path))
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        drop(fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Rings once.
+#[derive(Default)]
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn ring(&self) {
+        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.changed.notify_all();
+    }
+
+    /// Whether it rings in this time.
+    fn wait(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
+        while !*rung {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(rung, left);
+            rung = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}

@@ -1,0 +1,68 @@
+//! After a crash: a job whose process is gone gets its one end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use invigil_journal::{Clock, JobFilter, JobState, Jobs, Store};
+use invigil_schema::{JobEnd, JobFailed, JobId, Origin};
+
+use super::{ExecError, owner};
+
+/// Gives each job without an end, and without a living owner, exactly one. The jobs that got it, oldest first.
+pub fn recover(
+    store: &Store,
+    clock: Arc<dyn Clock>,
+    writer: &str,
+) -> Result<Vec<JobId>, ExecError> {
+    if store.jobs_so_far().is_none() {
+        return Ok(Vec::new());
+    }
+    let _alone = owner::one_at_a_time(store).map_err(ExecError::Owner)?;
+    let open = JobFilter {
+        state: Some(JobState::Open),
+        ..JobFilter::default()
+    };
+    let jobs = Jobs::refreshed(store)?;
+    let mut alive = HashMap::new();
+    for job in jobs.jobs(&open)? {
+        alive
+            .entry(job.owner)
+            .or_insert_with_key(|owner| owner::is_alive(store, owner));
+    }
+    alive.retain(|_, alive| !*alive);
+    if alive.is_empty() {
+        return Ok(Vec::new());
+    }
+    // Who is dead now says nothing more. What it still said before is read only now.
+    jobs.refresh()?;
+    let (_, journal) = store.jobs(clock, writer)?;
+    let mut recovered = Vec::new();
+    let mut left = jobs.jobs(&open)?;
+    left.retain(|job| alive.contains_key(&job.owner));
+    for job in left.into_iter().rev() {
+        let failed = JobFailed {
+            end: JobEnd {
+                job_id: job.job_id.clone(),
+                capability: job.capability,
+                session: job.session,
+                duration_ms: 0,
+                spawned: Vec::new(),
+                refused: Vec::new(),
+                degraded: Vec::new(),
+                run: None,
+                before: None,
+                after: None,
+            },
+            error: "Execution failed: the process that looked after it is gone".to_owned(),
+            recovered: true,
+            output: None,
+        };
+        journal.append(Origin::Runtime, &failed.into())?.durable()?;
+        recovered.push(job.job_id);
+    }
+    jobs.refresh()?;
+    for owner in alive.keys() {
+        owner::forget(store, owner);
+    }
+    Ok(recovered)
+}
