@@ -15,6 +15,7 @@ mod reported;
 mod reports;
 mod run;
 mod spec;
+mod telemetry;
 mod watchdog;
 mod written;
 
@@ -28,3 +29,4 @@ pub use guard::{KeepError, LearnError, Rules, learn};
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Output, RunSpec, SHIMS, SpecError};
+pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};
