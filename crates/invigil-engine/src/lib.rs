@@ -17,6 +17,7 @@ mod reported;
 mod reports;
 mod run;
 mod spec;
+mod telemetry;
 mod watchdog;
 mod written;
 
@@ -35,3 +36,4 @@ pub use jobs::{
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
+pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

@@ -387,3 +387,76 @@ pub struct Exceeded {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub over_ms: Option<u64>,
 }
+
+/// `memory of the machine is at 91.2 %, past 80 % (2.1 GiB left)`
+impl fmt::Display for Exceeded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} is at {:.1} %, past {} %",
+            self.figure, self.of, self.percent, self.threshold_percent
+        )?;
+        if let Some(left) = self.left_bytes {
+            let gib = left as f64 / f64::from(1 << 30);
+            write!(f, " ({gib:.1} GiB left)")?;
+        }
+        if let Some(over) = self.over_ms {
+            write!(f, " (over {:.1} s)", over as f64 / 1000.0)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_past_its_threshold_says_all_in_one_line() {
+        let mut exceeded = Exceeded {
+            figure: Guarded::Memory,
+            of: GuardScope::Cgroup,
+            percent: 91.24,
+            threshold_percent: 80.0,
+            left_bytes: Some(2_254_857_830),
+            over_ms: None,
+        };
+        let text = "memory of the control group is at 91.2 %, past 80 % (2.1 GiB left)";
+        assert_eq!(exceeded.to_string(), text);
+        exceeded.figure = Guarded::Cpu;
+        exceeded.of = GuardScope::Host;
+        (exceeded.left_bytes, exceeded.over_ms) = (None, Some(1_260));
+        let text = "cpu of the machine is at 91.2 %, past 80 % (over 1.3 s)";
+        assert_eq!(exceeded.to_string(), text);
+    }
+
+    #[test]
+    fn what_a_machine_does_not_have_is_not_written_and_comes_back() {
+        let process = ProcessView {
+            process: ProcessRef { pid: 7, start: 9 },
+            parent: 1,
+            uid: 1000,
+            state: ProcessState::Zombie,
+            threads: 1,
+            cpu_ms: 20,
+            busy: None,
+            rss_bytes: 0,
+            started_ms: 90,
+            name: OsText::from(vec![b'a', 0xff]),
+            command: Vec::new(),
+            command_cut: false,
+        };
+        let json = serde_json::to_value(&process).unwrap();
+        let text = r#"{"process":{"pid":7,"start":9},"parent":1,"uid":1000,"state":"zombie","threads":1,"cpu_ms":20,
+            "rss_bytes":0,"started_ms":90,"name":{"base64":"Yf8="}}"#;
+        assert_eq!(
+            json,
+            serde_json::from_str::<serde_json::Value>(text).unwrap()
+        );
+        assert_eq!(
+            serde_json::from_value::<ProcessView>(json).unwrap(),
+            process
+        );
+        assert_eq!(ProcessState::Zombie.as_str(), "zombie");
+    }
+}
