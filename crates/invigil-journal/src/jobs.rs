@@ -224,19 +224,23 @@ impl Jobs {
     /// Jobs, newest first.
     pub fn jobs(&self, filter: &JobFilter) -> Result<Vec<JobRow>, IndexError> {
         let session = filter.session.as_ref().map(SessionId::as_str);
-        let state = filter.state.map(JobState::as_str);
         let limit = filter.limit.map_or(-1, |limit| limit as i64);
-        let (clause, by): (&str, Option<&str>) = match (session, state) {
-            (Some(_), None) => ("WHERE session = ?1", session),
-            (Some(_), Some(_)) => ("WHERE session = ?1 AND state = ?3", session),
-            (None, Some("open")) => ("WHERE end_seq IS NULL", None),
-            (None, Some(_)) => ("WHERE state = ?3", None),
-            (None, None) => ("", None),
+        let rows = |clause: &str, values: &[&dyn rusqlite::ToSql]| {
+            self.rows(
+                &format!("SELECT * FROM jobs {clause} ORDER BY seq DESC LIMIT ?1"),
+                values,
+            )
         };
-        self.rows(
-            &format!("SELECT * FROM jobs {clause} ORDER BY seq DESC LIMIT ?2"),
-            params![by, limit, state],
-        )
+        match (session, filter.state) {
+            (None, None) => rows("", params![limit]),
+            (None, Some(JobState::Open)) => rows("WHERE end_seq IS NULL", params![limit]),
+            (None, Some(state)) => rows("WHERE state = ?2", params![limit, state.as_str()]),
+            (Some(session), None) => rows("WHERE session = ?2", params![limit, session]),
+            (Some(session), Some(state)) => rows(
+                "WHERE session = ?2 AND state = ?3",
+                params![limit, session, state.as_str()],
+            ),
+        }
     }
 
     /// The job of this very id.

@@ -24,6 +24,7 @@ const LIBRARIES: &[&str] = &[
     "/usr/{lib,lib32,lib64,libx32}/**",
     "/usr/local/lib/**",
     "/etc/ld.so.{cache,preload}",
+    "/dev/{null,zero,full,random,urandom}",
 ];
 /// Of this, what nobody reads for a job.
 const SECRET: &[&str] = &[

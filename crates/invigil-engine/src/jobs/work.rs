@@ -252,6 +252,8 @@ pub(super) fn denial(error: &str, seen: &Seen) -> String {
     }
 }
 
+const SIGXFSZ: i32 = 25;
+
 /// Why there is no result.
 fn died(outcome: Option<&Outcome>, words: &str) -> String {
     let words = words.trim();
@@ -274,6 +276,10 @@ fn died(outcome: Option<&Outcome>, words: &str) -> String {
             killed: Some(Killed::ObserverFailed(why) | Killed::SinkFailed(why)),
             ..
         }) => format!("it could not be watched any more: {why}"),
+        Some(Outcome {
+            signal: Some(SIGXFSZ),
+            ..
+        }) => "a file that it wrote became too large".to_owned(),
         Some(Outcome {
             signal: Some(signal),
             ..
