@@ -78,8 +78,8 @@ impl Narrow {
             read.extend(SYSTEM.iter().map(ToString::to_string));
             secret.extend(SECRET.iter().map(ToString::to_string));
             programs.extend(PROGRAMS.iter().map(ToString::to_string));
+            write.extend(DEVICES.iter().map(ToString::to_string));
         }
-        write.extend(DEVICES.iter().map(ToString::to_string));
         section(
             &mut text,
             "files.read",

@@ -84,11 +84,6 @@ impl Registry {
         Registry::default()
     }
 
-    /// TEMPORARY.
-    pub fn standard() -> Self {
-        Registry::default()
-    }
-
     /// Adds a capability.
     pub fn register(&mut self, capability: impl Capability) -> Result<(), Duplicate> {
         let name = capability.name();

@@ -83,9 +83,9 @@ impl Bounded {
         let ports = bounds.ports.as_deref().and_then(ports);
         let foreign = UnixSocket::Abstract(b"of-somebody-else");
         let confinement = Confinement {
-            read,
-            write,
-            execute,
+            read: read.map(fewest),
+            write: write.map(fewest),
+            execute: execute.map(fewest),
             connect: ports.clone(),
             bind: ports,
             network: match bounds.network_off() {
@@ -127,6 +127,16 @@ fn there(paths: &[&str]) -> impl Iterator<Item = PathBuf> {
         .filter(|path| path.exists())
         .collect::<Vec<_>>()
         .into_iter()
+}
+
+/// The same trees with the fewest roots: each once, and none below another. What is not there yet is left as it is.
+fn fewest(roots: Vec<PathBuf>) -> Vec<PathBuf> {
+    let real = |root: PathBuf| root.canonicalize().unwrap_or(root);
+    let mut roots: Vec<PathBuf> = roots.into_iter().map(real).collect();
+    // A tree stands in front of what is below it.
+    roots.sort_unstable();
+    roots.dedup_by(|below, tree| below.starts_with(tree));
+    roots
 }
 
 /// Single ports; None if there are too many to name.

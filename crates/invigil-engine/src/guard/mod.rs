@@ -136,6 +136,18 @@ impl Guard {
         }
     }
 
+    /// The same for another launch: what was decided in one is no business of the other.
+    pub(crate) fn again(&self) -> Guard {
+        Guard {
+            rules: Arc::clone(&self.rules),
+            bounded: self.bounded.clone(),
+            denied: Arc::clone(&self.denied),
+            withheld: self.withheld.clone(),
+            told: Arc::default(),
+            warnings: Mutex::default(),
+        }
+    }
+
     /// What the strict mode would need and this machine does not have.
     pub(crate) fn missing(&self) -> Vec<String> {
         match self.rules.mode {

@@ -41,7 +41,7 @@ use crate::run::{Engine, random};
 use crate::telemetry::{ResourceGuard, Sampler, TelemetryError};
 use owner::Owner;
 use seen::Seen;
-use work::{WorkEnd, Worked};
+use work::{Guards, WorkEnd, Worked};
 
 /// The variables that every job gets, if they are there.
 const ENV: [&str; 12] = [
@@ -248,6 +248,9 @@ pub struct Executor {
     guard: ResourceGuard,
     limits: JobLimits,
     sampler: Mutex<Sampler>,
+    guards: Mutex<Guards>,
+    /// Trees that the policies of the user open beyond the working directory.
+    granted: Vec<PathBuf>,
     journal: Journal,
     redactor: Redactor,
     owner: Owner,
@@ -347,6 +350,8 @@ impl Executor {
         Ok(Executor {
             redactor: Redactor::new(random().map_err(ExecError::Key)?),
             sampler: Mutex::new(sampler),
+            guards: Mutex::default(),
+            granted: granted(&policy),
             policy,
             engine,
             registry,
@@ -374,7 +379,7 @@ impl Executor {
         for path in &spec.allow {
             roots.push(directory(&self.engine.cwd.join(path))?);
         }
-        roots.extend(self.granted());
+        roots.extend(self.granted.iter().cloned());
         if let Some(session) = &spec.session {
             self.takes_jobs(session)?;
         }
@@ -644,14 +649,14 @@ impl Executor {
             )),
         }
     }
+}
 
-    /// Trees that the policies of the user open beyond the working directory.
-    fn granted(&self) -> Vec<PathBuf> {
-        let bounds = self.policy.bounds();
-        let roots = bounds.read_roots.into_iter().chain(bounds.write_roots);
-        let real = roots.flatten().filter_map(|root| root.canonicalize().ok());
-        real.filter(|root| root.is_dir()).collect()
-    }
+/// Trees that the policies of the user open beyond the working directory.
+fn granted(policy: &Policy) -> Vec<PathBuf> {
+    let bounds = policy.bounds();
+    let roots = bounds.read_roots.into_iter().chain(bounds.write_roots);
+    let real = roots.flatten().filter_map(|root| root.canonicalize().ok());
+    real.filter(|root| root.is_dir()).collect()
 }
 
 /// What a job gave besides its end.

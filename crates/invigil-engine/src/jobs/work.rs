@@ -1,10 +1,10 @@
 //! A job that our own code carries out, in a process of its own: it is bounded, watched, and killed when its time is up.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::io::{self, BufReader, PipeReader, PipeWriter, Read};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,14 @@ use crate::guard::{Guard, Rules};
 const WORDS: u64 = 16 * 1024;
 /// So many changes go into one record.
 const KEPT_A_RECORD: usize = 64;
+
+/// So many different guards are remembered.
+const GUARDS: usize = 64;
+
+type Env = BTreeMap<OsString, OsString>;
+
+/// Guards by what they depend on: the trees, whether they may be changed, whether programs may be started.
+pub(super) type Guards = HashMap<(Vec<PathBuf>, bool, bool), (Guard, Env)>;
 
 /// What came of it.
 #[derive(Debug)]
@@ -60,12 +68,10 @@ impl Executor {
             seen: Seen::default(),
             degraded: Vec::new(),
         };
-        let rules = match self.rules(job, &self.bounds_of_worker(job, needs)) {
-            Ok(rules) => Arc::new(rules),
+        let (guard, env) = match self.guard_of_worker(job, needs) {
+            Ok(guard) => guard,
             Err(error) => return not_started(error),
         };
-        let mut env = self.env_of_jobs();
-        let guard = Guard::new(&rules, &mut env, &[]);
         let missing = match job.spec.strict {
             true => guard.missing(),
             false => Vec::new(),
@@ -95,6 +101,25 @@ impl Executor {
         not_started("no tier is left to try".to_owned())
     }
 
+    /// What holds a worker, made once for all that are held alike.
+    fn guard_of_worker(&self, job: &Job<'_>, needs: &Needs) -> Result<(Guard, Env), String> {
+        let writes = needs.writes && !job.spec.dry_run;
+        let key = (job.roots.clone(), writes, !needs.programs.is_empty());
+        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((guard, env)) = guards.get(&key) {
+            return Ok((guard.again(), env.clone()));
+        }
+        let rules = Arc::new(self.rules(job, &self.bounds_of_worker(job, needs))?);
+        let mut env = self.env_of_jobs();
+        let guard = Guard::new(&rules, &mut env, &[]);
+        if guards.len() >= GUARDS {
+            guards.clear();
+        }
+        let again = guard.again();
+        guards.insert(key, (guard, env.clone()));
+        Ok((again, env))
+    }
+
     fn bounds_of_worker(&self, job: &Job<'_>, needs: &Needs) -> Narrow {
         let program = self.worker.program.clone();
         let writes = needs.writes && !job.spec.dry_run;
@@ -120,7 +145,7 @@ impl Executor {
         needs: &Needs,
         undo: &[Kept],
         guard: &Guard,
-        env: &BTreeMap<OsString, OsString>,
+        env: &Env,
         tier: Tier,
     ) -> Result<Worked, LaunchError> {
         let pipe = || {
@@ -224,7 +249,7 @@ impl Executor {
     }
 
     /// What every job gets of the environment.
-    pub(super) fn env_of_jobs(&self) -> BTreeMap<OsString, OsString> {
+    pub(super) fn env_of_jobs(&self) -> Env {
         let mut env = self.engine.env.clone();
         env.retain(|name, _| {
             name.to_str().is_some_and(|name| {
