@@ -95,7 +95,7 @@ pub struct Kept {
     pub before: Entry,
     /// What was to be there afterwards.
     pub after: Entry,
-    /// For what git is asked to change in place of the file system: references.
+    /// For what git is asked to change in place of the file system: references and the index.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub repository: Option<Repository>,
 }
@@ -155,6 +155,15 @@ pub enum Entry {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         xattrs: BTreeMap<String, String>,
     },
+    /// The index of a git repository.
+    Index {
+        /// Of the file, which is a blob if it had to be kept.
+        sha256: Digest,
+        /// In bytes.
+        size: u64,
+        /// Of what it lists. What git notes of the files beside that may change at any time.
+        listing: Digest,
+    },
     /// A git reference.
     Reference {
         /// A commit, or `ref: ` and the name of another reference.
@@ -165,10 +174,10 @@ pub enum Entry {
 }
 
 impl Entry {
-    /// The digest of the content, of regular files.
+    /// The digest of the content, of what has one.
     pub fn sha256(&self) -> Option<&Digest> {
         match self {
-            Entry::File { sha256, .. } => Some(sha256),
+            Entry::File { sha256, .. } | Entry::Index { sha256, .. } => Some(sha256),
             _ => None,
         }
     }

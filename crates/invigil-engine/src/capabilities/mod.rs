@@ -4,8 +4,21 @@
 //! it makes the change so that a race is noticed. It starts no worker, keeps no journal and knows no policy.
 
 mod arguments;
+mod change;
+mod entry;
+mod file_delete;
+mod file_edit;
+mod file_list;
+mod file_read;
+mod file_write;
+mod git;
+mod kill;
 mod registry;
 mod roots;
+mod search;
+mod shell;
+mod undo;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,6 +32,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+pub use change::temporary_prefix;
 pub use registry::{AnyCapability, Duplicate, Registry, Unknown};
 pub use roots::{Place, Roots};
 

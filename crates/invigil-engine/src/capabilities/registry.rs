@@ -6,6 +6,9 @@ use std::fmt;
 use serde_json::Value;
 
 use super::{Capability, Context, Failure, Invalid, Output, Plan, arguments};
+use super::{
+    file_delete, file_edit, file_list, file_read, file_write, git, kill, search, shell, undo,
+};
 
 /// A capability whose arguments are JSON.
 pub trait AnyCapability: Send + Sync {
@@ -79,6 +82,24 @@ impl fmt::Display for Unknown {
 impl std::error::Error for Unknown {}
 
 impl Registry {
+    /// Every capability of Invigil.
+    pub fn standard() -> Self {
+        let mut registry = Registry::empty();
+        let registered = registry
+            .register(file_delete::FileDelete)
+            .and_then(|()| registry.register(file_edit::FileEdit))
+            .and_then(|()| registry.register(file_list::FileList))
+            .and_then(|()| registry.register(file_read::FileRead))
+            .and_then(|()| registry.register(file_write::FileWrite))
+            .and_then(|()| registry.register(git::Git))
+            .and_then(|()| registry.register(kill::Kill))
+            .and_then(|()| registry.register(search::Search))
+            .and_then(|()| registry.register(shell::Shell))
+            .and_then(|()| registry.register(undo::Undo));
+        debug_assert_eq!(registered, Ok(()), "each name is used once");
+        registry
+    }
+
     /// Without any capability.
     pub fn empty() -> Self {
         Registry::default()

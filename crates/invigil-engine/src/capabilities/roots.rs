@@ -68,7 +68,7 @@ impl Roots {
             return Err(refused(path, why));
         };
         let parent = below.parent().unwrap_or(Path::new(""));
-        let dir = root.open_dir(parent, RESOLVE).map_err(|e| at(path, e))?;
+        let dir = root.open_parent(parent, RESOLVE).map_err(|e| at(path, e))?;
         Place::new(dir, name).map_err(|error| Failure::io(path.display(), error))
     }
 
@@ -100,13 +100,30 @@ impl Roots {
         };
         let parent = below.parent().unwrap_or(Path::new(""));
         let dir = root
-            .open_dir(parent, RESOLVE | ResolveFlags::NO_SYMLINKS)
+            .open_parent(parent, RESOLVE | ResolveFlags::NO_SYMLINKS)
             .map_err(|error| at(path, error))?;
         Ok(Place {
             dir,
             name: name.to_owned(),
             path: root.real.join(below),
         })
+    }
+
+    /// As [`Roots::exact`], or nothing if a directory on the way is not there.
+    pub(super) fn exact_or_absent(&self, path: &Path) -> Result<Option<Place>, Failure> {
+        let (root, below) = self.below(path)?;
+        let parent = below.parent().unwrap_or(Path::new(""));
+        match root.open_parent(parent, RESOLVE | ResolveFlags::NO_SYMLINKS) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            _ => self.exact(path).map(Some),
+        }
+    }
+
+    /// A directory that has no links on the way.
+    pub(super) fn exact_directory(&self, path: &Path) -> Result<OwnedFd, Failure> {
+        let (root, below) = self.below(path)?;
+        root.open_dir(below, RESOLVE | ResolveFlags::NO_SYMLINKS)
+            .map_err(|error| at(path, error))
     }
 
     /// A directory, with links followed, and its absolute path without links.
@@ -163,26 +180,27 @@ impl Root {
     }
 
     fn open_path(&self, below: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
-        let below = if below.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            below
-        };
-        openat2(&self.dir, below, OFlags::PATH, resolve)
+        self.open_below(below, OFlags::PATH, resolve)
+    }
+
+    /// To name things in it, for which it need not be readable.
+    fn open_parent(&self, below: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
+        self.open_below(below, OFlags::PATH | OFlags::DIRECTORY, resolve)
     }
 
     fn open_dir(&self, below: &Path, resolve: ResolveFlags) -> Result<OwnedFd, Errno> {
-        let below = if below.as_os_str().is_empty() {
-            Path::new(".")
-        } else {
-            below
-        };
-        openat2(
-            &self.dir,
-            below,
-            OFlags::RDONLY | OFlags::DIRECTORY,
-            resolve,
-        )
+        self.open_below(below, OFlags::RDONLY | OFlags::DIRECTORY, resolve)
+    }
+
+    fn open_below(
+        &self,
+        below: &Path,
+        flags: OFlags,
+        resolve: ResolveFlags,
+    ) -> Result<OwnedFd, Errno> {
+        let empty = below.as_os_str().is_empty();
+        let below = if empty { Path::new(".") } else { below };
+        openat2(&self.dir, below, flags, resolve)
     }
 }
 
