@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
-use crate::commands::{approvals, diff, doctor, export, policy, run, runs, show, verify};
+use crate::commands::{
+    approvals, diff, doctor, export, policy, run, runs, show, telemetry, verify,
+};
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
 #[derive(Debug, Parser)]
@@ -30,6 +32,7 @@ pub(crate) enum Command {
     Policy(policy::Policy),
     Approvals(approvals::Approvals),
     Doctor(doctor::Doctor),
+    Telemetry(telemetry::Telemetry),
 }
 
 /// Reads the command line. Wrong use ends with 125, not with a code that could be the command's own.

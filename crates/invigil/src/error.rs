@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
-use invigil_engine::{ApprovalError, EvidenceError, LearnError, RunError, SpecError};
+use invigil_engine::{
+    ApprovalError, EvidenceError, LearnError, RunError, SpecError, TelemetryError,
+};
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
 use invigil_schema::{ExitCode, RunIdError};
@@ -48,6 +50,8 @@ pub(crate) enum CliError {
     ObserveWithPolicy,
     #[error(transparent)]
     Learn(#[from] LearnError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     #[error("cannot write the policy {}: {source}", path.display())]
     PolicyOut { path: PathBuf, source: io::Error },
     #[error("`{0}` is not an address; write HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT")]
@@ -88,6 +92,7 @@ impl CliError {
             | CliError::NoProfile(_)
             | CliError::ObserveWithPolicy
             | CliError::Learn(_)
+            | CliError::Telemetry(_)
             | CliError::PolicyOut { .. }
             | CliError::NotAnAddress(_)
             | CliError::NotJson(_)

@@ -84,7 +84,7 @@ fn a_process_is_shown_as_it_says_of_itself() {
     assert_eq!(seen.uid, rustix::process::geteuid().as_raw());
     assert_eq!(seen.threads, 1);
     assert!(seen.name.as_bytes().starts_with(b"python3"), "{seen:?}");
-    assert_eq!(seen.command[0], OsText::from("python3"));
+    assert!(seen.command[0].as_bytes().ends_with(b"python3"), "{seen:?}");
     assert_eq!(seen.command.len(), 4);
     assert_eq!(seen.command[3], OsText::from("an argument"));
     let now = sampler.machine(Path::new(".")).unwrap().uptime_ms;

@@ -8,6 +8,7 @@ pub(crate) mod policy;
 pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod show;
+pub(crate) mod telemetry;
 pub(crate) mod verify;
 
 use std::env;
@@ -32,6 +33,7 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Diff(command) => command.execute(&store),
         Command::Policy(command) => command.execute(&store),
         Command::Doctor(command) => command.execute(),
+        Command::Telemetry(command) => command.execute(&store),
     }
 }
 
