@@ -7,7 +7,7 @@ use std::time::Duration;
 use invigil_engine::{ResourceGuard, Sampler};
 use invigil_journal::Store;
 use invigil_schema::{
-    CpuBusy, MemoryFigures, Pressure, ProcessState, ProcessSummary, ProcessView,
+    CpuBusy, MemoryFigures, OsText, Pressure, ProcessState, ProcessSummary, ProcessView,
     Telemetry as Machine,
 };
 use serde_json::json;
@@ -118,10 +118,10 @@ fn line(out: &mut impl Write, name: &str, text: &str) -> io::Result<()> {
 
 fn print_machine(out: &mut impl Write, machine: &Machine) -> io::Result<()> {
     let cpu = &machine.cpu;
-    let model = cpu.model.as_deref().unwrap_or("of an unnamed kind");
+    let model = cpu.model.as_deref().unwrap_or("an unnamed processor");
     let busy = cpu.busy.map_or("not known yet".into(), busy_text);
     let count = cpu.count;
-    let text = format!("{busy} of {count}, {}", ui::harmless(model));
+    let text = format!("{busy}, {count} × {}", ui::harmless(model));
     line(out, "cpu", &text)?;
     let load = machine.load;
     let averages = [load.tasks_1min, load.tasks_5min, load.tasks_15min];
@@ -215,13 +215,13 @@ fn print_counts(
     for (count, what) in [
         (summary.blocked, "blocked"),
         (summary.stopped, "stopped"),
-        (summary.zombies, "zombies"),
+        (summary.zombies, "ended and not waited for"),
     ] {
         if count > 0 {
             text += &format!(", {count} {what}");
         }
     }
-    text += &format!("; {} threads of {} there may be", tasks.count, tasks.limit);
+    text += &format!("; {} of {} threads", tasks.count, tasks.limit);
     if let Some(limit) = tasks.user_limit {
         let own = summary.user_threads;
         text += &format!("; {own} of this user's {limit}");
@@ -269,7 +269,7 @@ fn print_table(
         let age = machine.uptime_ms.saturating_sub(view.started_ms);
         let command = match view.command.is_empty() {
             true => format!("[{}]", ui::harmless(&view.name.to_string_lossy())),
-            false => ui::command(&view.command),
+            false => ui::command(&named(&view.command)),
         };
         writeln!(
             out,
@@ -288,6 +288,18 @@ fn print_table(
     Ok(())
 }
 
+/// A command without the folder of its program: a long one would leave no room for the rest.
+fn named(command: &[OsText]) -> Vec<OsText> {
+    let mut command = command.to_vec();
+    if let Some(program) = command.first_mut()
+        && program.as_bytes().starts_with(b"/")
+        && let Some(name) = program.as_bytes().rsplit(|&byte| byte == b'/').next()
+    {
+        *program = name.to_vec().into();
+    }
+    command
+}
+
 fn busy_text(busy: CpuBusy) -> String {
     let over = ui::duration(Duration::from_millis(busy.over_ms));
     format!("{:.1} % busy over {over}", busy.percent)
@@ -304,7 +316,7 @@ fn pressure_text(pressure: Pressure) -> String {
         Some(format!("{name} {share:.1} %"))
     });
     let texts: Vec<String> = texts.collect();
-    format!("{} of the last 10 s waited", texts.join(", "))
+    format!("{} of the last 10 s", texts.join(", "))
 }
 
 /// ` (12.3 % in use)`
