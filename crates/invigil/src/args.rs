@@ -7,7 +7,7 @@ use invigil_schema::ExitCode;
 
 use crate::commands::{
     approvals, capabilities, diff, doctor, exec, export, jobs, policy, recover, run, runs, session,
-    show, undo, verify,
+    show, telemetry, undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
@@ -40,6 +40,7 @@ pub(crate) enum Command {
     Session(session::Session),
     Recover(recover::Recover),
     Doctor(doctor::Doctor),
+    Telemetry(telemetry::Telemetry),
 }
 
 /// Reads the command line. Wrong use ends with 125, not with a code that could be the command's own.

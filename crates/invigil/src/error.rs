@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use invigil_audit::IgnoreError;
 use invigil_engine::{
     ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
+    TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
@@ -50,6 +51,8 @@ pub(crate) enum CliError {
     ObserveWithPolicy,
     #[error(transparent)]
     Learn(#[from] LearnError),
+    #[error(transparent)]
+    Telemetry(#[from] TelemetryError),
     #[error("cannot write the policy {}: {source}", path.display())]
     PolicyOut { path: PathBuf, source: io::Error },
     #[error("`{0}` is not an address; write HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT")]
@@ -109,6 +112,7 @@ impl CliError {
             | CliError::NoProfile(_)
             | CliError::ObserveWithPolicy
             | CliError::Learn(_)
+            | CliError::Telemetry(_)
             | CliError::PolicyOut { .. }
             | CliError::NotAnAddress(_)
             | CliError::NotJson(_)

@@ -22,6 +22,8 @@ mod run;
 #[cfg(feature = "bench")]
 mod sample;
 #[cfg(feature = "bench")]
+mod telemetry;
+#[cfg(feature = "bench")]
 mod verify;
 
 use crate::{Result, cargo, check};
@@ -47,6 +49,8 @@ enum Subject {
     Run,
     /// Commands under a policy.
     Guard,
+    /// Looks at the machine and its processes.
+    Telemetry,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -61,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Subject::Policy => "policy",
         Subject::Run => "run",
         Subject::Guard => "guard",
+        Subject::Telemetry => "telemetry",
     });
     check(again)
 }
@@ -77,6 +82,7 @@ fn measure(args: &Args) -> Result {
         Subject::Policy => policy::measure(args.quick)?,
         Subject::Run => run::measure(args.quick)?,
         Subject::Guard => run::measure_guarded(args.quick)?,
+        Subject::Telemetry => telemetry::measure(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

@@ -66,6 +66,9 @@ struct User {
 }
 
 impl Sampler {
+    /// The name of the file in the store that holds the last reading of processor time.
+    pub const LAST_READING: &str = "cpu-reading.json";
+
     /// Of this machine.
     pub fn open() -> Result<Sampler, TelemetryError> {
         Sampler::open_at(Path::new("/proc"), Path::new("/sys"))

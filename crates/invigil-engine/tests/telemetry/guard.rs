@@ -88,7 +88,7 @@ fn a_disk_that_is_full_and_has_little_left() {
             let disk = figures.disk.as_mut().unwrap();
             disk.total_bytes = total << 30;
             // A twentieth is root's.
-            disk.used_bytes = (total - free << 30) - (total << 30) / 20;
+            disk.used_bytes = ((total - free) << 30) - (total << 30) / 20;
             disk.free_bytes = free << 30;
         }
     };

@@ -1,10 +1,6 @@
 //! Telemetry of recorded machines and of the real one, and the guard over both.
 
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test that cannot go on has failed, and one that skips says so"
-)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod guard;
 mod machine;

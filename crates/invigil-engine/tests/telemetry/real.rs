@@ -84,7 +84,7 @@ fn a_process_is_shown_as_it_says_of_itself() {
     assert_eq!(seen.uid, rustix::process::geteuid().as_raw());
     assert_eq!(seen.threads, 1);
     assert!(seen.name.as_bytes().starts_with(b"python3"), "{seen:?}");
-    assert_eq!(seen.command[0], OsText::from("python3"));
+    assert!(seen.command[0].as_bytes().ends_with(b"python3"), "{seen:?}");
     assert_eq!(seen.command.len(), 4);
     assert_eq!(seen.command[3], OsText::from("an argument"));
     let now = sampler.machine(Path::new(".")).unwrap().uptime_ms;
@@ -96,35 +96,32 @@ fn a_process_is_shown_as_it_says_of_itself() {
 
 #[test]
 fn a_busy_process_is_as_busy_as_its_time_says() {
-    let mut sampler = Sampler::open().unwrap();
     let program = Program::start(
         "import threading\nprint('ready', flush=True)\n\
          def spin():\n  while True: pass\nthreading.Thread(target=spin, daemon=True).start()",
     );
-    let first = view(&mut sampler, program.pid()).unwrap();
-    let start = sampler.machine(Path::new(".")).unwrap();
-    assert_eq!((first.busy, start.cpu.busy), (None, None));
-    let deadline = Instant::now() + Duration::from_secs(30);
     // On a machine with much to do it may take a while until it gets its turn.
-    let (seen, machine) = loop {
-        std::thread::sleep(Duration::from_millis(300));
-        let seen = view(&mut sampler, program.pid()).unwrap();
-        if seen.cpu_ms > first.cpu_ms + 200 {
-            break (seen, sampler.machine(Path::new(".")).unwrap());
-        }
-        assert!(Instant::now() < deadline, "{seen:?}");
-    };
-    let busy = seen.busy.unwrap();
-    assert!((100..35_000).contains(&busy.over_ms), "{busy:?}");
-    assert!(busy.percent > 0.0 && busy.percent <= 210.0, "{busy:?}");
-    if busy.over_ms < 1_000 {
-        // The first look is the one that was compared with.
-        let used = (seen.cpu_ms - first.cpu_ms) as f64;
-        let told = busy.percent * busy.over_ms as f64 / 100.0;
-        assert!((told - used).abs() <= 10.0, "{told} {used}");
-    }
-    let whole = machine.cpu.busy.unwrap();
+    let tries = (0..50).find_map(|_| {
+        let mut sampler = Sampler::open().unwrap();
+        let first = view(&mut sampler, program.pid()).unwrap();
+        let start = sampler.machine(Path::new(".")).unwrap();
+        assert_eq!((first.busy, start.cpu.busy), (None, None));
+        std::thread::sleep(Duration::from_millis(500));
+        let second = view(&mut sampler, program.pid()).unwrap();
+        let end = sampler.machine(Path::new(".")).unwrap();
+        (second.cpu_ms > first.cpu_ms + 100).then_some((first, second, end, sampler))
+    });
+    let (first, second, end, mut sampler) = tries.expect("it got no time at all");
+    let busy = second.busy.unwrap();
+    assert!(busy.over_ms >= 490, "{busy:?}");
+    let used = (second.cpu_ms - first.cpu_ms) as f64;
+    let told = busy.percent * busy.over_ms as f64 / 100.0;
+    assert!((told - used).abs() <= 1.0, "{used}: {busy:?}");
+    // What one process used, the machine has used.
+    let whole = end.cpu.busy.unwrap();
     assert!(whole.percent > 0.0 && whole.percent <= 100.0, "{whole:?}");
+    let all = whole.percent * whole.over_ms as f64 / 100.0 * f64::from(end.cpu.count);
+    assert!(all > used / 2.0, "{all} of {used}: {whole:?}");
     let summary = sampler.summary().unwrap();
     assert!(summary.threads > summary.total && summary.running >= 1);
     program.end();

@@ -13,6 +13,7 @@ pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod telemetry;
 pub(crate) mod undo;
 pub(crate) mod verify;
 
@@ -45,6 +46,7 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Session(command) => command.execute(&store),
         Command::Recover(command) => command.execute(&store),
         Command::Doctor(command) => command.execute(),
+        Command::Telemetry(command) => command.execute(&store),
     }
 }
 

@@ -14,6 +14,7 @@ mod observe;
 mod policy;
 mod protect;
 mod run;
+mod telemetry;
 mod terminal;
 mod views;
 
