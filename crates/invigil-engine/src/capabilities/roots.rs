@@ -225,9 +225,15 @@ fn openat2(
     flags: OFlags,
     resolve: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
+    let mut flags = flags | OFlags::CLOEXEC;
     for _ in 0..TRIES {
-        match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+        match rustix::fs::openat2(dir, path, flags, Mode::empty(), resolve) {
             Err(Errno::AGAIN | Errno::INTR) => {}
+            // In a worker the gate carries opens out, and cannot hand over what can only be named.
+            Err(Errno::NOSYS) if flags.contains(OFlags::PATH) => {
+                flags.remove(OFlags::PATH);
+                flags |= OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+            }
             result => return result,
         }
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use invigil_journal::Blobs;
 use invigil_policy::{Narrow, Source};
 use invigil_sandbox::{Killed, LaunchError, LaunchSpec, Outcome, Stdio, launch};
-use invigil_schema::{Digest, Event, JobKept, Kept, LimitKind, Mode, OsText, Tier};
+use invigil_schema::{Digest, Event, JobKept, Kept, LimitKind, Mode, OsText, Refused, Tier};
 use serde_json::Value;
 
 use super::seen::{Seen, Watching};
@@ -228,7 +228,7 @@ impl Executor {
                 denied: true,
                 error,
                 ..
-            })) if !seen.refused.is_empty() => WorkEnd::Denied(denial(&error, &seen)),
+            })) => WorkEnd::Denied(denial(&error, &seen)),
             Ok(Some(Said::Failed { error, data, .. })) => WorkEnd::Failed { error, data },
             Ok(_) | Err(_) => WorkEnd::failed(died(outcome.as_ref(), &words)),
         };
@@ -265,14 +265,15 @@ impl Executor {
     }
 }
 
-/// What was refused, in one sentence.
+/// What was refused, in one sentence, with the rule that says so if it is known.
 pub(super) fn denial(error: &str, seen: &Seen) -> String {
-    match seen.refused.last() {
-        Some(refused) => format!(
-            "{error} ({}: {})",
-            refused.target.to_string_lossy(),
-            refused.rule
-        ),
+    let about = |refused: &&Refused| {
+        let target = refused.target.to_string_lossy();
+        let name = target.rsplit('/').next().unwrap_or_default();
+        error.contains(name)
+    };
+    match seen.refused.iter().rev().find(about) {
+        Some(refused) => format!("{error} ({})", refused.rule),
         None => error.to_owned(),
     }
 }

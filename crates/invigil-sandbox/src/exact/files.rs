@@ -226,7 +226,6 @@ fn plan_open(
     planned.path = found.path.clone().into();
     match found.file.take() {
         Some(_) if exclusive => Err(Errno(libc::EEXIST)),
-        Some(fd) if flags & libc::O_PATH != 0 => Ok(Act::Give(fd)),
         Some(fd) => open_found(
             caller,
             Target {
@@ -300,6 +299,11 @@ fn plan_open_how(
     if flags & files::TEMPORARY != 0 {
         return Err(Errno(libc::EPERM));
     }
+    // The kernel hands no bare reference over, and left to it the flags in memory could be others by then. Whoever knows
+    // `openat` asks again.
+    if flags & libc::O_PATH != 0 {
+        return Err(Errno(libc::ENOSYS));
+    }
     if resolve == 0 {
         return plan_open(caller, dir, &text, flags, mode, planned);
     }
@@ -323,10 +327,6 @@ fn plan_open_how(
     let kept = flags & (libc::O_NOFOLLOW | libc::O_DIRECTORY);
     match from(&text, kept) {
         Ok(_) if exclusive => Err(Errno(libc::EEXIST)),
-        Ok(fd) if flags & libc::O_PATH != 0 => {
-            planned.path = fs::path_of(fd.as_fd())?.into();
-            Ok(Act::Give(fd))
-        }
         Ok(fd) => {
             let path = fs::path_of(fd.as_fd())?;
             planned.path = path.clone().into();
