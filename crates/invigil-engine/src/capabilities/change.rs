@@ -11,6 +11,7 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use invigil_schema::{Entry, Kept, OsText};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -37,6 +38,8 @@ pub(super) enum Content {
     Bytes(Vec<u8>),
     /// What is there now, and then these bytes.
     Appended(Vec<u8>),
+    /// These bytes, in a file that was last changed then.
+    Dated(Vec<u8>, SystemTime),
 }
 
 impl Change {
@@ -332,6 +335,9 @@ impl Maker<'_, '_> {
     ) -> Result<(), Failure> {
         let written = match (from, entry.sha256()) {
             (Content::Bytes(bytes), _) => file.write_all(bytes),
+            (Content::Dated(bytes, then), _) => file
+                .write_all(bytes)
+                .and_then(|()| file.set_modified(*then)),
             (Content::Appended(bytes), Some(sha256)) => {
                 let mut old = entry::open_regular(&place.dir, &place.name)
                     .map_err(|error| at(place, error))?;

@@ -159,8 +159,18 @@ pub(super) fn move_branch(
     commit: &str,
     files: bool,
 ) -> Result<Change, Failure> {
-    let name = repository.branch()?.unwrap_or_else(|| "HEAD".to_owned());
-    repository.move_reference(&name, at(commit), files)
+    let Some(branch) = repository.branch()? else {
+        return repository.move_reference("HEAD", at(commit), files);
+    };
+    if repository.reference(&branch)? != Entry::Absent {
+        return repository.move_reference(&branch, at(commit), files);
+    }
+    // The branch is there only as what HEAD says, and taking it back leaves it so.
+    let after = Entry::Reference {
+        target: format!("ref: {branch}"),
+        commit: Some(commit.to_owned()),
+    };
+    repository.move_reference("HEAD", after, files)
 }
 
 /// A reference that is at a commit.
