@@ -618,3 +618,36 @@ fn a_branch_that_moves_meanwhile_is_left_alone() {
     world.keeper.before_changes = None;
     assert_eq!(world.head(), expected);
 }
+
+/// Takes the right to write from everything in a directory, or gives it back.
+fn set_writable(dir: &Path, writable: bool) {
+    let mode = if writable { "u+w" } else { "a-w" };
+    let status = Command::new("chmod").args(["-R", mode]).arg(dir).status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_dry_run_needs_no_right_to_write() {
+    let mut world = repository();
+    world.write("a.txt", "changed\n");
+    world.write("new", "");
+    let source = world.dir.to_str().unwrap().to_owned();
+    world.says(&["remote", "add", "origin", &source]);
+    set_writable(&world.dir, false);
+    for args in [
+        json!({"operation": "status"}),
+        json!({"operation": "diff"}),
+        json!({"operation": "add", "paths": ["."]}),
+        json!({"operation": "commit", "message": "x", "all": true}),
+        json!({"operation": "branch", "name": "x"}),
+        json!({"operation": "checkout", "ref": "HEAD~1"}),
+        json!({"operation": "revert", "ref": "HEAD"}),
+        json!({"operation": "pull"}),
+        json!({"operation": "clone", "url": ".", "path": "copy"}),
+    ] {
+        world.dry_run("git", args).data();
+    }
+    let add = world.dry_run("git", json!({"operation": "add", "paths": ["."]}));
+    assert_eq!(add.data()["would_add"], json!(["a.txt", "new"]));
+    set_writable(&world.dir, true);
+}

@@ -260,7 +260,7 @@ pub(super) fn containing<'c>(dir: &Path, context: &Context<'c>) -> &'c Path {
 /// What is to be done to take something of git back.
 pub(in super::super) enum Back {
     /// This change.
-    Change(Change),
+    Change(Box<Change>),
     /// Nothing: it is as it was.
     Unchanged,
     /// Nothing, because somebody else was there, too.
@@ -295,14 +295,14 @@ pub(in super::super) fn way_back(
     if let Some(why) = repository.hindrance(&name, &kept, leaves)? {
         return Ok(Back::Conflict(why));
     }
-    Ok(Back::Change(Change {
+    Ok(Back::Change(Box::new(Change {
         kept: Kept {
             before: now,
             after: kept.before,
             ..kept
         },
         content: Content::Kept,
-    }))
+    })))
 }
 
 /// The name of the reference, unless it is the index.
