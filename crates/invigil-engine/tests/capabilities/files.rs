@@ -472,7 +472,7 @@ fn what_may_not_be_read_is_named_by_a_search() {
     let mut world = World::new();
     let closed = fs::OpenOptions::new()
         .write(true)
-        .create(true)
+        .create_new(true)
         .mode(0o200)
         .open(world.path("f"));
     closed.unwrap();

@@ -103,7 +103,7 @@ fn open(dir: &Path) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn everything_taken_back_in_reverse_gives_the_same_tree(

@@ -169,3 +169,38 @@ fn readers_see_the_old_file_or_the_new_one() {
         assert!(reader.join().unwrap() > 0);
     });
 }
+
+#[test]
+fn the_last_write_of_another_is_never_lost() {
+    let mut world = World::new();
+    let path = world.path("f");
+    let mut refused = 0;
+    for round in 0..150 {
+        world.write("f", "start");
+        let last = thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                let mut last = String::new();
+                for write in 0..30 {
+                    last = format!("other {round} {write}");
+                    let new = path.with_extension("new");
+                    fs::write(&new, &last).unwrap();
+                    fs::rename(&new, &path).unwrap();
+                }
+                last
+            });
+            let job = world.run("file_write", json!({"path": "f", "content": "ours"}));
+            let last = other.join().unwrap();
+            (job, last)
+        });
+        let (job, last) = last;
+        let now = String::from_utf8(world.read("f")).unwrap();
+        match job.result {
+            Ok(_) => assert!(now == "ours" || now == last, "{now}"),
+            Err(failure) => {
+                assert_eq!(now, last, "{failure}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 0, "there was never a race");
+}

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -233,18 +232,8 @@ pub(crate) fn tree(dir: &Path) -> BTreeMap<PathBuf, String> {
 fn attributes(path: &Path) -> String {
     let mut value = [0; 256];
     match rustix::fs::getxattr(path, "user.test", &mut value[..]) {
-        Ok(length) => format!("{:?}", value[..length].as_bytes_text()),
+        Ok(length) => format!("\"{}\"", value[..length].escape_ascii()),
         Err(_) => String::new(),
-    }
-}
-
-trait Text {
-    fn as_bytes_text(&self) -> String;
-}
-
-impl Text for [u8] {
-    fn as_bytes_text(&self) -> String {
-        self.escape_ascii().to_string()
     }
 }
 
@@ -266,9 +255,7 @@ fn paths(dir: &Path) -> BTreeSet<PathBuf> {
 fn names(dir: &Path) -> Vec<OsString> {
     let paths = paths(dir);
     let names = paths.iter().filter_map(|path| path.file_name());
-    names
-        .map(|name| std::ffi::OsStr::from_bytes(name.as_bytes()).to_owned())
-        .collect()
+    names.map(OsString::from).collect()
 }
 
 /// The permissions of a file.
