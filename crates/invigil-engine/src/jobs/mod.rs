@@ -350,7 +350,7 @@ impl Executor {
             .jobs(Arc::clone(&engine.clock), &engine.writer)?;
         let owner = Owner::new(&engine.store).map_err(ExecError::Owner)?;
         let mut sampler = Sampler::open()?;
-        sampler.load(&engine.store.home().join(LAST_READING));
+        sampler.load(&engine.store.home().join(Sampler::LAST_READING));
         Ok(Executor {
             redactor: Redactor::new(random().map_err(ExecError::Key)?),
             sampler: Mutex::new(sampler),
@@ -515,7 +515,8 @@ impl Executor {
             after: Some(after.clone()),
         };
         let (spawned, duration_ms) = (end.spawned.clone(), end.duration_ms);
-        let mut warnings = Vec::new();
+        let zombies = self.guard.zombies(&after.processes);
+        let mut warnings: Vec<String> = zombies.iter().map(ToString::to_string).collect();
         let mut output = |data: Value, message: Option<String>| {
             self.kept_output(data, message).unwrap_or_else(|error| {
                 warnings.push(format!("the result could not be kept: {error}"));
@@ -723,15 +724,12 @@ impl Drop for Executor {
     fn drop(&mut self) {
         let recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
         recipes.values().for_each(|recipe| recipe.close());
-        let file = self.engine.store.home().join(LAST_READING);
+        let file = self.engine.store.home().join(Sampler::LAST_READING);
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
         // The next process has no figure for the processors then; nothing else depends on it.
         drop(sampler.save(&file));
     }
 }
-
-/// The last reading of the processors' time, for short-lived processes.
-const LAST_READING: &str = "last-reading.json";
 
 /// What would be run.
 fn dry(command: &crate::capabilities::Command) -> crate::capabilities::Output {

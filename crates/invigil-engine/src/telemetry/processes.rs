@@ -15,10 +15,10 @@ use super::tree::{Tree, number, percent};
 use super::{TelemetryError, machine};
 
 /// How many of the largest are shown in a summary.
-const LARGEST: usize = 5;
+const LARGEST: usize = 3;
 
 /// How much of a command is shown.
-const COMMAND: usize = 4096;
+const COMMAND: usize = 256;
 
 /// The flag of a process that is a thread of the kernel.
 const KERNEL_THREAD: u64 = 0x0020_0000;
