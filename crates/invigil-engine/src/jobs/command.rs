@@ -155,7 +155,7 @@ impl Executor {
             End::Finished(finished) => {
                 let data = data(Some(finished));
                 let end = match (finished.stopped, finished.exit_code, finished.signal) {
-                    _ if timed_out => WorkEnd::TimedOut,
+                    _ if timed_out => WorkEnd::TimedOut(command.timeout),
                     _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
                     (Some(StopReason::Policy), ..) => {
                         let why = finished

@@ -8,7 +8,7 @@ use invigil_schema::{Event, JobId, JobStarted, Kept, OsText};
 use super::{ExecError, Executor, Job};
 
 /// The capability that takes back what another has done.
-const UNDO: &str = "undo";
+pub(super) const UNDO: &str = "undo";
 
 /// Why nothing can be taken back.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,7 +128,7 @@ fn is_whole(started: &JobStarted) -> bool {
         .is_none_or(|path| path.is_null())
 }
 
-fn event(run: &RunRef, seq: u64) -> Result<Option<Event>, StoreError> {
+pub(super) fn event(run: &RunRef, seq: u64) -> Result<Option<Event>, StoreError> {
     let Some(mut reader) = run.read(seq)? else {
         return Ok(None);
     };

@@ -80,6 +80,9 @@ pub(super) struct Done {
     guard: Guard,
     watching: Watching,
     said: io::Result<Option<Said>>,
+    timeout: Duration,
+    /// What it was about to change.
+    touched: Vec<OsText>,
     words: String,
     degraded: Vec<String>,
 }
@@ -178,11 +181,12 @@ impl Ready {
         undo: &[Kept],
     ) -> Done {
         let readable = undo.iter().filter_map(|kept| kept.before.sha256());
-        let talk = Talk {
+        let mut talk = Talk {
             executor,
             job,
             readable: readable.copied().collect(),
             announced: Vec::new(),
+            touched: Vec::new(),
         };
         self.pipes.deadline = Instant::now().checked_add(needs.timeout);
         let said = talk.with_worker(undo, &mut self.pipes);
@@ -194,6 +198,8 @@ impl Ready {
             guard: self.guard,
             watching: self.watching,
             said,
+            timeout: needs.timeout,
+            touched: talk.touched,
             words: self.pipes.words(),
             degraded: self.degraded,
         }
@@ -204,6 +210,9 @@ impl Done {
     /// Waits until nobody is left, and says what came of it.
     pub(super) fn wait(self, job: &Job<'_>) -> Worked {
         let outcome = self.handle.wait(None);
+        if !matches!(self.said, Ok(Some(_))) {
+            super::sweep(&job.id, &job.roots, &self.touched);
+        }
         let seen = self.watching.take();
         let mut degraded = self.degraded;
         if let (Some(started), false) = (&seen.started, self.recipe.key.signals) {
@@ -212,7 +221,7 @@ impl Done {
         }
         let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
         let end = match self.said {
-            Err(error) if timed_out(&error) => WorkEnd::TimedOut,
+            Err(error) if timed_out(&error) => WorkEnd::TimedOut(self.timeout),
             Ok(Some(Said::Done { data, message })) => WorkEnd::Done(Output { data, message }),
             _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
             Ok(Some(Said::Failed {
@@ -243,9 +252,13 @@ pub(super) struct Worked {
 #[derive(Debug)]
 pub(super) enum WorkEnd {
     Done(Output),
-    Failed { error: String, data: Option<Value> },
+    Failed {
+        error: String,
+        data: Option<Value>,
+    },
     Denied(String),
-    TimedOut,
+    /// It had so much time.
+    TimedOut(Duration),
     Cancelled,
 }
 
@@ -438,11 +451,12 @@ struct Talk<'a> {
     /// Blobs that the worker may see: what the job that it undoes has kept, and what it has kept itself.
     readable: HashSet<Digest>,
     announced: Vec<Kept>,
+    touched: Vec<OsText>,
 }
 
 impl Talk<'_> {
     /// Gives the order, answers, and returns the worker's last message, if it got that far.
-    fn with_worker(mut self, undo: &[Kept], pipes: &mut Pipes) -> io::Result<Option<Said>> {
+    fn with_worker(&mut self, undo: &[Kept], pipes: &mut Pipes) -> io::Result<Option<Said>> {
         let order = Order {
             job_id: self.job.id.clone(),
             capability: self.job.spec.capability.clone(),
@@ -470,6 +484,7 @@ impl Talk<'_> {
                         taken = self.take(&blobs, &kept, &mut content);
                         content.skip()?;
                     }
+                    self.touched.push(kept.path.clone());
                     taken.map(|()| self.announced.push(kept))
                 }
                 Said::Settle => self.settle(),
