@@ -37,3 +37,34 @@ pub(crate) fn sweep<'a>(roots: &Roots, job_id: &JobId, paths: impl IntoIterator<
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn only_what_the_job_has_left_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().canonicalize().unwrap().join(name);
+        let job = JobId::new("job_1").unwrap();
+        for name in [".invigil-job_1-1", ".invigil-job_2-1", "job_1", "target"] {
+            fs::write(at(name), "x").unwrap();
+        }
+        fs::create_dir_all(at(".invigil-job_1-clone/a/b")).unwrap();
+        std::os::unix::fs::symlink(at("target"), at(".invigil-job_1-link")).unwrap();
+        fs::create_dir(at("below")).unwrap();
+        fs::write(at("below/.invigil-job_1-2"), "x").unwrap();
+        let roots = Roots::open(folder.path(), &[]).unwrap();
+        let paths = [at("target"), at("other"), "/etc/passwd".into()];
+        sweep(&roots, &job, paths.iter().map(|path| path.as_path()));
+        let mut left: Vec<_> = fs::read_dir(folder.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        left.sort();
+        assert_eq!(left, [".invigil-job_2-1", "below", "job_1", "target"]);
+        assert!(at("below/.invigil-job_1-2").exists());
+    }
+}
