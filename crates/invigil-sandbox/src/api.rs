@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,6 +122,10 @@ pub struct Request<'a> {
     pub process: ProcessRef,
     /// What it wants.
     pub action: Action<'a>,
+    /// Whether it can wait until somebody is asked. What has happened already, or fails anyway, cannot.
+    pub can_wait: bool,
+    /// The file that it is about, where it is held: what the names in the action stand for, whoever renames them.
+    pub held: Option<BorrowedFd<'a>>,
     /// On the network: exactly this will happen, or nothing. Otherwise another thread may exchange the address behind
     /// the decision, and nothing can be led elsewhere.
     pub exact: bool,

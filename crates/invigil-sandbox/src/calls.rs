@@ -2,6 +2,7 @@
 
 /// Numbers that newer kernels have on every architecture.
 pub(crate) const QUOTACTL_FD: i64 = 443;
+pub(crate) const PROCESS_MRELEASE: i64 = 448;
 pub(crate) const FCHMODAT2: i64 = 452;
 pub(crate) const SETXATTRAT: i64 = 463;
 pub(crate) const REMOVEXATTRAT: i64 = 466;
@@ -58,6 +59,17 @@ pub(crate) enum Times {
     Specs(u64),
     /// One of the old forms, which is left to the kernel.
     Old,
+}
+
+/// The value of an attribute of a file, as the caller keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Where it is, and how long.
+    At(u64, u64),
+    /// The same is told by a `struct xattr_args`.
+    In(u64),
+    /// It is no attribute with a name.
+    Unknown,
 }
 
 /// Who shall get signals about an open file: a process, or a group if it is negative.
@@ -150,8 +162,7 @@ pub(crate) enum Call {
     SetXattr {
         at: Place,
         name: u64,
-        /// Where the value is and how long, if registers say so.
-        value: Option<(u64, u64)>,
+        value: Value,
         /// Whether it must be there already, or must not.
         create: i32,
         flags: i32,
@@ -241,6 +252,16 @@ pub(crate) enum Call {
     ForeignMemory {
         target: i64,
     },
+    /// The same for whoever a descriptor stands for.
+    ForeignMemoryByFd {
+        pidfd: i32,
+    },
+    /// Whoever opens a file that is leased waits until the lease is given back.
+    Lease,
+    /// Where the caller keeps how a clock shall be changed.
+    Clock {
+        at: u64,
+    },
     PidfdGetFd {
         pidfd: i32,
     },
@@ -284,6 +305,16 @@ pub(crate) const CONFINED: &[(i64, &str)] = &[
     (libc::SYS_acct, "acct"),
     (libc::SYS_quotactl, "quotactl"),
     (QUOTACTL_FD, "quotactl_fd"),
+    (libc::SYS_syslog, "syslog"),
+    (libc::SYS_clock_settime, "clock_settime"),
+    (libc::SYS_settimeofday, "settimeofday"),
+    (libc::SYS_sethostname, "sethostname"),
+    (libc::SYS_setdomainname, "setdomainname"),
+    (libc::SYS_fanotify_init, "fanotify_init"),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_ioperm, "ioperm"),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_iopl, "iopl"),
 ];
 
 fn whose(kind: u32, who: u64) -> Whose {
@@ -412,28 +443,28 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_setxattr => Call::SetXattr {
             at: at(CWD as u64, a[0]),
             name: a[1],
-            value: Some((a[2], a[3])),
+            value: Value::At(a[2], a[3]),
             create: a[4] as i32,
             flags: 0,
         },
         libc::SYS_lsetxattr => Call::SetXattr {
             at: at(CWD as u64, a[0]),
             name: a[1],
-            value: Some((a[2], a[3])),
+            value: Value::At(a[2], a[3]),
             create: a[4] as i32,
             flags: libc::AT_SYMLINK_NOFOLLOW,
         },
         libc::SYS_fsetxattr => Call::SetXattr {
             at: Place::Fd(a[0] as i32),
             name: a[1],
-            value: Some((a[2], a[3])),
+            value: Value::At(a[2], a[3]),
             create: a[4] as i32,
             flags: 0,
         },
         SETXATTRAT => Call::SetXattr {
             at: at(a[0], a[1]),
             name: a[3],
-            value: None,
+            value: Value::In(a[4]),
             create: 0,
             flags: a[2] as i32,
         },
@@ -460,7 +491,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         FILE_SETATTR => Call::SetXattr {
             at: at(a[0], a[1]),
             name: 0,
-            value: None,
+            value: Value::Unknown,
             create: 0,
             flags: a[4] as i32,
         },
@@ -574,6 +605,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             signal: a[1] as i32,
             group: a[3] & PIDFD_SIGNAL_PROCESS_GROUP != 0,
         },
+        libc::SYS_fcntl if a[1] as i32 == libc::F_SETLEASE => Call::Lease,
         libc::SYS_fcntl => Call::SignalOwner(match a[1] as u32 {
             F_SETOWN_EX => Owner::Kinded(a[2]),
             _ => Owner::Number(i64::from(a[2] as i32)),
@@ -583,7 +615,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS | FS_IOC_FSSETXATTR => Call::SetXattr {
                 at: Place::Fd(a[0] as i32),
                 name: 0,
-                value: None,
+                value: Value::Unknown,
                 create: 0,
                 flags: 0,
             },
@@ -620,6 +652,14 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => Call::ForeignMemory {
             target: i64::from(a[0] as i32),
         },
+        libc::SYS_migrate_pages | libc::SYS_move_pages => Call::ForeignMemory {
+            target: i64::from(a[0] as i32),
+        },
+        libc::SYS_process_madvise | PROCESS_MRELEASE => {
+            Call::ForeignMemoryByFd { pidfd: a[0] as i32 }
+        }
+        libc::SYS_adjtimex => Call::Clock { at: a[0] },
+        libc::SYS_clock_adjtime => Call::Clock { at: a[1] },
         libc::SYS_pidfd_getfd => Call::PidfdGetFd { pidfd: a[0] as i32 },
         libc::SYS_prlimit64 => Call::Limits {
             target: i64::from(a[0] as i32),
@@ -741,6 +781,21 @@ fn decode_old(number: i64, a: [u64; 6]) -> Option<Call> {
         from: at(a[0], a[1]),
         to: at(a[2], a[3]),
         flags: 0,
+    })
+}
+
+/// The name of a call by which a process would get other rights.
+pub(crate) fn rights(number: i64) -> Option<&'static str> {
+    Some(match number {
+        libc::SYS_setuid => "setuid",
+        libc::SYS_setgid => "setgid",
+        libc::SYS_setreuid => "setreuid",
+        libc::SYS_setregid => "setregid",
+        libc::SYS_setresuid => "setresuid",
+        libc::SYS_setresgid => "setresgid",
+        libc::SYS_setgroups => "setgroups",
+        libc::SYS_capset => "capset",
+        _ => return None,
     })
 }
 

@@ -9,6 +9,7 @@ mod gate;
 mod hosts;
 mod judge;
 mod learn;
+mod links;
 mod programs;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub(crate) use gate::{PolicyGate, Told};
 use hosts::Hosts;
 pub(crate) use judge::decide;
 pub use learn::{LearnError, learn};
+use links::Links;
 use programs::Denied;
 
 use crate::approvals::Desk;
@@ -112,6 +114,7 @@ pub(crate) struct Guard {
     rules: Arc<Rules>,
     bounded: Bounded,
     denied: Arc<Denied>,
+    links: Arc<Links>,
     withheld: Vec<OsText>,
     told: Arc<Told>,
     warnings: Mutex<Vec<String>>,
@@ -128,6 +131,7 @@ impl Guard {
         let bounded = Bounded::new(policy, path, own);
         Guard {
             denied: Arc::new(Denied::find(policy, &bounded.bounds.denied_programs, path)),
+            links: Arc::new(Links::find(policy, &bounded.bounds.refused_files)),
             withheld: bounded.withhold(env),
             rules: Arc::clone(rules),
             bounded,
@@ -189,6 +193,7 @@ impl Guard {
             hosts,
             rules: Arc::clone(&self.rules),
             denied: Arc::clone(&self.denied),
+            links: Arc::clone(&self.links),
             desk: desk.clone(),
             control: control.clone(),
             reports,
