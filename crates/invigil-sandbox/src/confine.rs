@@ -328,6 +328,8 @@ impl Bound {
         };
         let port = match op.address {
             Address::Inet { port, .. } | Address::Inet6 { port, .. } => Some(port),
+            // What may be asked of the kernel was decided when the socket was made.
+            Address::Other { number, .. } if i32::from(number) == libc::AF_NETLINK => return Ok(()),
             Address::Other { .. } => None,
             Address::Unix { .. } | Address::Abstract { .. } | Address::Unnamed => return Ok(()),
         };

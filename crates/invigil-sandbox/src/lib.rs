@@ -38,8 +38,8 @@ mod walk;
 mod watchdog;
 
 pub use api::{
-    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Outcome,
-    Reads, Request, Sink, SinkError, Stdio,
+    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Moment,
+    Outcome, Reads, Request, Sink, SinkError, Stdio,
 };
 pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};

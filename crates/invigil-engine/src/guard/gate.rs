@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use invigil_policy::{Action as Judged, Decision as Decided, Verdict};
-use invigil_sandbox::{Action, Answer, Decision, Exec, Gate, Line, Request};
+use invigil_policy::{Action as Judged, By, Decision as Decided, Verdict};
+use invigil_sandbox::{Action, Answer, Decision, Exec, Gate, Line, Moment, Request};
 use invigil_schema::{
     Address, ApprovalAnswered, ApprovalDecision, Asked, Digest, Errno, FileOp, FileOpKind, Mode,
     NetOp, OpenFlag, OsText, ProcessRef, RulePlace,
@@ -129,7 +129,10 @@ impl Gate for PolicyGate {
         };
         match decided {
             None => Answer::Now(Decision::Allow),
-            Some(decided) if request.can_wait && self.asks(&decided) => {
+            Some(decided) if request.moment == Moment::Failing && !is_by_rule(&decided) => {
+                Answer::Now(Decision::Allow)
+            }
+            Some(decided) if request.moment == Moment::Before && self.asks(&decided) => {
                 let what = what.unwrap_or_else(|| asked(request));
                 self.ask(request, what, &decided, error, granted, None)
             }
@@ -317,6 +320,10 @@ impl PolicyGate {
             Place::Waits => Answer::Ask,
         }
     }
+}
+
+fn is_by_rule(decided: &Decided) -> bool {
+    matches!(decided.by, By::Rule(_))
 }
 
 fn file_act(op: &FileOp) -> FileAct<'_> {

@@ -140,11 +140,17 @@ impl Guard {
         }
     }
 
-    /// What the strict mode would need and this machine does not have.
-    pub(crate) fn missing(&self) -> Vec<String> {
-        match self.rules.mode {
-            Mode::Strict => enforced::missing(&self.bounded.bounds, &probe::probe_all()),
-            Mode::Observe | Mode::Guard => Vec::new(),
+    /// What the strict mode would need and this machine does not have, or a run in this tier.
+    pub(crate) fn missing(&self, tier: Option<Tier>) -> Vec<String> {
+        match (self.rules.mode, tier) {
+            (Mode::Strict, Some(tier)) if tier < self.least_tier() => {
+                let (least, tier) = (self.least_tier().as_str(), tier.as_str());
+                vec![format!(
+                    "the {least} tier, and the {tier} tier was asked for"
+                )]
+            }
+            (Mode::Strict, _) => enforced::missing(&self.bounded.bounds, &probe::probe_all()),
+            (Mode::Observe | Mode::Guard, _) => Vec::new(),
         }
     }
 

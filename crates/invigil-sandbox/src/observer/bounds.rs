@@ -150,10 +150,9 @@ impl Bounds {
         decision(judged)
     }
 
-    /// The same for what is done to a file whoever does it.
+    /// Whether a file is one that steers others, or the machine.
     pub(super) fn judge_file(&self, op: &FileOp) -> Decision {
-        let judged = |confined: &Arc<Confined>| others(op).and_then(|()| confined.bound.file(op));
-        decision(self.confined.as_ref().map_or(Ok(()), judged))
+        decision(self.confined.as_ref().map_or(Ok(()), |_| others(op)))
     }
 
     /// The same for a program that is already loaded.

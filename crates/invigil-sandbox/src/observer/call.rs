@@ -6,7 +6,7 @@ use invigil_schema::{
 
 use super::Observer;
 use super::settle::{Via, Work, file_what};
-use crate::api::{Action, Answer, Decision, Request};
+use crate::api::{Action, Answer, Decision, Moment, Request};
 use crate::calls::{self, Call, Owner};
 use crate::exact::sockets::Refusal;
 use crate::exact::{self, sockets};
@@ -237,7 +237,7 @@ impl Observer {
                 id: 0,
                 process: trapped.process,
                 action: Action::File(&op),
-                can_wait: false,
+                moment: Moment::Failing,
                 held: None,
                 exact: true,
             })
@@ -335,7 +335,7 @@ impl Observer {
                 id,
                 process,
                 action,
-                can_wait: true,
+                moment: Moment::Before,
                 held: work.held(),
                 exact: matches!(work, Work::Net(..) | Work::File(..)),
             });

@@ -10,7 +10,7 @@ use invigil_schema::{
 use super::bounds::LONG_FILE;
 use super::settle::NOT_ELSEWHERE;
 use super::{ORPHAN_PATIENCE, Observer};
-use crate::api::{Action, Answer, Decision, Exec, Request};
+use crate::api::{Action, Answer, Decision, Exec, Moment, Request};
 use crate::calls;
 use crate::exec;
 use crate::paths::{self, Cwd};
@@ -217,7 +217,7 @@ impl Observer {
             id: 0,
             process,
             action: Action::File(op),
-            can_wait: false,
+            moment: Moment::After,
             held: None,
             exact: true,
         };
@@ -418,7 +418,7 @@ impl Observer {
                 cut: false,
                 sha256: image.sha256,
             }),
-            can_wait: false,
+            moment: Moment::After,
             held: None,
             exact: true,
         };

@@ -16,6 +16,7 @@ mod protect;
 mod run;
 mod terminal;
 mod views;
+mod work;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
