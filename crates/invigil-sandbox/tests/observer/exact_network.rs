@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Mode, is_root, lasting_dir};
+use crate::harness::{Mode, is_root, lasting_dir, open_dir};
 
 /// How often a race is run; the long form is much longer.
 fn tries() -> u64 {

@@ -134,7 +134,7 @@ impl Mode {
 
     /// `watch` with its options; the facts go to `facts.ndjson` in `dir`.
     pub(crate) fn watch(self, dir: &Path, options: &[&str]) -> Command {
-        let mut command = self.command(tools().dir.path().join("watch"));
+        let mut command = self.command(tools().dir.join("watch"));
         command.args(["--tier", self.tier, "--timeout", "45", "--out"]);
         command
             .arg(dir.join("facts.ndjson"))
