@@ -24,6 +24,7 @@ mod handle;
 mod launch;
 mod limits;
 mod message;
+mod names;
 mod net;
 mod observer;
 mod paths;

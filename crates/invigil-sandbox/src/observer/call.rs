@@ -13,6 +13,7 @@ use crate::exact::{self, sockets};
 use crate::exec;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
+use crate::names;
 use crate::net;
 use crate::paths::{self, Base, Caller, Stop, read_path};
 use crate::protect::{self, RULE, Sight};
@@ -408,7 +409,7 @@ impl Observer {
                 {
                     process.identity = Identity::Different;
                 }
-                match calls::rights(trapped.number) {
+                match names::rights(trapped.number) {
                     Some(name) if self.bounds.is_confined() => {
                         self.watch(trapped, Pending::Rights(process, name));
                     }
