@@ -342,7 +342,7 @@ impl Executor {
         let mut env = self.env_of_jobs();
         let guard = Guard::new(&rules, &mut env, &[]);
         let missing = match key.strict {
-            true => guard.missing(),
+            true => guard.missing(None),
             false => Vec::new(),
         };
         if !missing.is_empty() {
