@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use invigil_schema::{Address, Asked, Event, OsText};
+use invigil_schema::{Address, Asked, Event, OsText, Termination};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -141,8 +141,44 @@ impl Pass<'_> {
                 }
             }
             Event::ApprovalRefused(data) => self.string(&mut data.why),
+            Event::SessionStarted(data) => {
+                self.string(&mut data.intent);
+                let texts = [data.outcome_description.as_mut(), data.agent_name.as_mut()];
+                texts
+                    .into_iter()
+                    .flatten()
+                    .for_each(|text| self.string(text));
+            }
+            Event::SessionEnded(data) => {
+                if let Termination::Outcome { outcome, .. } = &mut data.termination {
+                    outcome
+                        .summary
+                        .iter_mut()
+                        .for_each(|text| self.string(text));
+                    outcome
+                        .evidence
+                        .iter_mut()
+                        .for_each(|item| self.value(item));
+                    outcome.metrics.iter_mut().for_each(|item| self.value(item));
+                }
+            }
+            Event::ActionStarted(data) => self.value(&mut data.parameters),
+            Event::Turn(data) => {
+                let texts = [data.prompt.as_mut(), data.error.as_mut()];
+                texts
+                    .into_iter()
+                    .flatten()
+                    .for_each(|text| self.string(text));
+                self.value(&mut data.parameters);
+                data.output.iter_mut().for_each(|output| self.value(output));
+            }
+            Event::ToolAsked(data) => {
+                self.value(&mut data.parameters);
+                self.string(&mut data.rule);
+            }
             Event::Unknown { data, .. } => self.raw(data),
-            Event::JournalOpened(_)
+            Event::ToolAnswered(_)
+            | Event::JournalOpened(_)
             | Event::JournalRecovered(_)
             | Event::PolicyLoaded(_)
             | Event::PolicyEnforced(_)
