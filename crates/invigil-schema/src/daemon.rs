@@ -247,6 +247,12 @@ pub struct ActionStarted {
     pub parameters: Value,
     /// From 1.
     pub attempt: u32,
+    /// Who made the proposal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+    /// What the client sent with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub context: Option<Value>,
 }
 
 /// Data of `tool_asked`: an action waits for a person.

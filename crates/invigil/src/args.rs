@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
-use crate::commands::{approvals, diff, doctor, export, policy, run, runs, show, verify};
+use crate::commands::{
+    approvals, diff, doctor, export, policy, rpc, run, runs, serve, show, verify,
+};
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
 #[derive(Debug, Parser)]
@@ -29,6 +31,8 @@ pub(crate) enum Command {
     Diff(diff::Diff),
     Policy(policy::Policy),
     Approvals(approvals::Approvals),
+    Serve(serve::Serve),
+    Rpc(rpc::Rpc),
     Doctor(doctor::Doctor),
 }
 

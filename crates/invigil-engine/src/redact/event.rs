@@ -162,7 +162,13 @@ impl Pass<'_> {
                     outcome.metrics.iter_mut().for_each(|item| self.value(item));
                 }
             }
-            Event::ActionStarted(data) => self.value(&mut data.parameters),
+            Event::ActionStarted(data) => {
+                self.value(&mut data.parameters);
+                data.source.iter_mut().for_each(|text| self.string(text));
+                data.context
+                    .iter_mut()
+                    .for_each(|context| self.value(context));
+            }
             Event::Turn(data) => {
                 let texts = [data.prompt.as_mut(), data.error.as_mut()];
                 texts

@@ -5,8 +5,10 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod policy;
+pub(crate) mod rpc;
 pub(crate) mod run;
 pub(crate) mod runs;
+pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod verify;
 
@@ -31,6 +33,8 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Verify(command) => command.execute(&store),
         Command::Diff(command) => command.execute(&store),
         Command::Policy(command) => command.execute(&store),
+        Command::Serve(command) => command.execute(&store),
+        Command::Rpc(command) => command.execute(&store),
         Command::Doctor(command) => command.execute(),
     }
 }
