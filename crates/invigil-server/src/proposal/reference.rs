@@ -19,8 +19,10 @@ fn references(text: &str) -> Vec<Reference<'_>> {
         let Some(end) = text[start..].find('}').map(|end| start + end + 1) else {
             break;
         };
+        // The one that is nearest to its end.
+        let start = text[..end].rfind("${").unwrap_or(start);
         let inner = &text[start + 2..end - 1];
-        at = start + 2;
+        at = end;
         let Some((id, rest)) = inner.split_once(".output") else {
             continue;
         };
@@ -29,7 +31,6 @@ fn references(text: &str) -> Vec<Reference<'_>> {
             None if rest.is_empty() => Vec::new(),
             None => continue,
         };
-        at = end;
         found.push(Reference {
             start,
             end,
