@@ -34,6 +34,9 @@ const BUILT_IN: usize = 64;
 /// How often old runs are looked for.
 const TIDY: Duration = Duration::from_secs(600);
 
+/// What is said when there is no seat.
+const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+
 /// What all sessions share.
 pub(crate) struct Daemon {
     pub(crate) config: Config,
@@ -155,8 +158,9 @@ async fn take_tcp(daemon: &Arc<Daemon>, listener: Option<TcpListener>) {
             Ok((stream, from)) => {
                 // Frames are small, and somebody waits for each.
                 drop(stream.set_nodelay(true));
-                if let Some(seat) = daemon.seat() {
-                    tokio::spawn(http::serve(stream, seat, Peer::Tcp(from)));
+                match daemon.seat() {
+                    Some(seat) => drop(tokio::spawn(http::serve(stream, seat, Peer::Tcp(from)))),
+                    None => drop(stream.try_write(FULL)),
                 }
             }
             Err(error) => pause(&error).await,
@@ -168,10 +172,10 @@ async fn take_unix(daemon: &Arc<Daemon>, listener: UnixListener) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
-                if let Some(peer) = same_user(daemon, &stream)
-                    && let Some(seat) = daemon.seat()
-                {
-                    tokio::spawn(http::serve(stream, seat, peer));
+                match (same_user(daemon, &stream), daemon.seat()) {
+                    (None, _) => {}
+                    (Some(peer), Some(seat)) => drop(tokio::spawn(http::serve(stream, seat, peer))),
+                    (Some(_), None) => drop(stream.try_write(FULL)),
                 }
             }
             Err(error) => pause(&error).await,

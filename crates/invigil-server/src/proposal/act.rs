@@ -212,11 +212,11 @@ async fn attempt_once(
     time: Duration,
 ) -> Tried {
     let deadline = tokio::time::Instant::now() + time;
-    if tokio::time::timeout_at(deadline, tool.turn())
-        .await
-        .is_err()
-    {
-        return Tried::TimedOut;
+    tokio::select! {
+        () = tool.turn() => {}
+        () = tokio::time::sleep_until(deadline) => return Tried::TimedOut,
+        () = context.stop.wait() => return Tried::Ended(Refusal::Stopped.into()),
+        () = context.session.gone.wait() => return Tried::Ended(Refusal::Gone.into()),
     }
     // The intention first: a call that is never answered is known after any crash.
     if let Some(run) = context.run() {

@@ -52,7 +52,11 @@ impl World {
     }
 
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let binary = env!("CARGO_BIN_EXE_invigil");
+        self.program(env!("CARGO_BIN_EXE_invigil"), args)
+    }
+
+    /// Any program, as the user of this world.
+    pub(crate) fn program(&self, binary: &str, args: &[&str]) -> Command {
         let mut command = Command::new(if self.nobody { "setpriv" } else { binary });
         if self.nobody {
             let nobody = NOBODY.to_string();
