@@ -40,9 +40,9 @@ impl Executor {
     pub(super) fn command(&self, job: &Job<'_>, command: &Command) -> Ran {
         match self.try_command(job, command) {
             Ok(ran) => ran,
-            Err(why) => Ran {
+            Err(end) => Ran {
                 worked: Worked {
-                    end: WorkEnd::failed(why),
+                    end,
                     seen: Seen::default(),
                     degraded: Vec::new(),
                 },
@@ -52,9 +52,10 @@ impl Executor {
         }
     }
 
-    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ran, String> {
-        let temporary = Temporary::new(&self.places.tmp, job.id.as_str())
-            .map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ran, WorkEnd> {
+        let temporary = Temporary::new(&self.places.tmp, job.id.as_str()).map_err(|error| {
+            WorkEnd::failed(format!("cannot make a temporary directory: {error}"))
+        })?;
         let mut roots = job.roots.clone();
         roots.push(temporary.0.clone());
         let narrow = Narrow {
@@ -72,14 +73,14 @@ impl Executor {
             file_size: Some(self.limits.file_size),
             ..Narrow::default()
         };
-        let rules = self.rules(job, &narrow)?;
+        let rules = self.rules(job, &narrow).map_err(WorkEnd::failed)?;
         let cwd = match &command.cwd {
             Some(cwd) => job.resolved(cwd)?,
             None => job.working_dir.clone(),
         };
         let mut engine = self.engine.clone();
         engine.env = self.env_of_jobs();
-        let io = |error: io::Error| format!("cannot make a pipe: {error}");
+        let io = |error: io::Error| WorkEnd::failed(format!("cannot make a pipe: {error}"));
         let (its_in, mut input) = io::pipe().map_err(io)?;
         let ((out, its_out), (err, its_err)) = (io::pipe().map_err(io)?, io::pipe().map_err(io)?);
         let share = |fd: OwnedFd| Arc::new(fd);
@@ -105,7 +106,7 @@ impl Executor {
                 self.engine
                     .store
                     .blobs()
-                    .map_err(|error| error.to_string())?,
+                    .map_err(|error| WorkEnd::failed(error.to_string()))?,
             ),
             false => None,
         };
@@ -136,7 +137,7 @@ impl Executor {
                 |stream: thread::ScopedJoinHandle<'_, Stream>| stream.join().unwrap_or_default();
             (result, read(out), read(err), timed_out)
         });
-        let outcome = result.map_err(|error| error.to_string())?;
+        let outcome = result.map_err(|error| WorkEnd::failed(error.to_string()))?;
         let mut seen = Seen::default();
         if let Ok(Some(mut reader)) = outcome.run.read(0) {
             while let Ok(Some(record)) = reader.next() {
@@ -171,7 +172,7 @@ impl Executor {
             End::Finished(finished) => {
                 let data = data(Some(finished));
                 let end = match (finished.stopped, finished.exit_code, finished.signal) {
-                    _ if timed_out => WorkEnd::TimedOut,
+                    _ if timed_out => WorkEnd::TimedOut(command.timeout),
                     _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
                     (Some(StopReason::Policy), ..) => {
                         let why = finished

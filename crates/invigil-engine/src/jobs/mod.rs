@@ -311,17 +311,18 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// A directory below one of the roots.
-    fn resolved(&self, path: &Path) -> Result<PathBuf, String> {
+    fn resolved(&self, path: &Path) -> Result<PathBuf, WorkEnd> {
         let asked = self.working_dir.join(path);
+        let about = |why: String| format!("`cwd`: {}: {why}", path.display());
         let real = asked
             .canonicalize()
-            .map_err(|error| format!("`cwd`: {}: {error}", path.display()))?;
+            .map_err(|error| WorkEnd::failed(about(error.to_string())))?;
         match self.roots.iter().any(|root| real.starts_with(root)) {
             true => Ok(real),
-            false => Err(format!(
-                "`cwd`: {} is not below an allowed directory",
-                path.display()
-            )),
+            false => {
+                let why = "it is not below an allowed directory; allow one with --allow";
+                Err(WorkEnd::Denied(about(why.to_owned())))
+            }
         }
     }
 }
@@ -545,8 +546,8 @@ impl Executor {
                     Some(error),
                 )
             }
-            WorkEnd::TimedOut => {
-                let timeout_ms = duration_ms;
+            WorkEnd::TimedOut(had) => {
+                let timeout_ms = had.as_millis() as u64;
                 let output = some(partial.clone());
                 let event = JobTimedOut {
                     end,

@@ -45,9 +45,13 @@ pub(super) struct Worked {
 #[derive(Debug)]
 pub(super) enum WorkEnd {
     Done(Output),
-    Failed { error: String, data: Option<Value> },
+    Failed {
+        error: String,
+        data: Option<Value>,
+    },
     Denied(String),
-    TimedOut,
+    /// It had so much time.
+    TimedOut(Duration),
     Cancelled,
 }
 
@@ -221,7 +225,7 @@ impl Executor {
             _ => Vec::new(),
         };
         let end = match said {
-            _ if timed_out => WorkEnd::TimedOut,
+            _ if timed_out => WorkEnd::TimedOut(needs.timeout),
             _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
             Ok(Some(Said::Done { data, message })) => WorkEnd::Done(Output { data, message }),
             Ok(Some(Said::Failed {
