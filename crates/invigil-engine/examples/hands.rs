@@ -209,6 +209,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             processes: order.processes.unwrap_or(limits.processes),
             file_size: order.file_size.unwrap_or(limits.file_size),
         },
+        spares: order.repeat > 0,
     })?;
     let spec = JobSpec {
         capability: order.capability,

@@ -113,6 +113,7 @@ pub(crate) fn executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, 
         },
         guard,
         limits: JobLimits::default(),
+        spares: false,
         engine,
     };
     Ok(Executor::new(setup)?)

@@ -8,6 +8,8 @@ mod append;
 #[cfg(feature = "bench")]
 mod durable;
 #[cfg(feature = "bench")]
+mod jobs;
+#[cfg(feature = "bench")]
 mod machine;
 #[cfg(feature = "bench")]
 mod open;
@@ -51,6 +53,8 @@ enum Subject {
     Guard,
     /// Looks at the machine and its processes.
     Telemetry,
+    /// Capabilities, carried out as jobs.
+    Jobs,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -66,6 +70,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Subject::Run => "run",
         Subject::Guard => "guard",
         Subject::Telemetry => "telemetry",
+        Subject::Jobs => "jobs",
     });
     check(again)
 }
@@ -83,6 +88,7 @@ fn measure(args: &Args) -> Result {
         Subject::Run => run::measure(args.quick)?,
         Subject::Guard => run::measure_guarded(args.quick)?,
         Subject::Telemetry => telemetry::measure(args.quick)?,
+        Subject::Jobs => jobs::measure(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

@@ -16,6 +16,11 @@ pub(super) fn parse<T: DeserializeOwned>(args: &Value) -> Result<T, Invalid> {
     serde_path_to_error::deserialize(args).map_err(|error| {
         let path = error.path().to_string();
         let why = error.into_inner().to_string();
+        // What serde says of text of the operating system names a type of ours.
+        let why = match why.starts_with("data did not match any variant") {
+            true => "text is needed, or an object with `base64`".to_owned(),
+            false => why,
+        };
         match (path.as_str(), between_ticks(&why)) {
             (".", Some(field)) => Invalid::new(field, why.clone()),
             (".", None) => Invalid::new("arguments", why),

@@ -9,8 +9,9 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use invigil_schema::{Entry, Kept, OsText};
 use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags};
@@ -18,6 +19,9 @@ use rustix::io::Errno;
 
 use super::entry::{self, look, same};
 use super::{Context, Failure, Place, git};
+
+/// How often somebody else may get in between while something is put back.
+const TRIES: usize = 64;
 
 /// One change, not made yet.
 #[derive(Debug)]
@@ -37,6 +41,8 @@ pub(super) enum Content {
     Bytes(Vec<u8>),
     /// What is there now, and then these bytes.
     Appended(Vec<u8>),
+    /// These bytes, in a file that was last changed then.
+    Dated(Vec<u8>, SystemTime),
 }
 
 impl Change {
@@ -240,7 +246,7 @@ impl Maker<'_, '_> {
         match look(&place.dir, &temporary.name) {
             Ok(found) if same(&found.entry, before) => temporary.remove().map_err(|e| at(place, e)),
             _ => {
-                if let Err(error) = temporary.exchange(&place.name) {
+                if let Err(error) = temporary.give_back(&place.name) {
                     temporary.armed = false;
                     return Err(stranded(place, &temporary.name, error));
                 }
@@ -298,7 +304,7 @@ impl Maker<'_, '_> {
         let dir = rustix::io::dup(&place.dir).map_err(|error| at(place, error))?;
         if let Entry::Symlink { target, uid, gid } = entry {
             rustix::fs::symlinkat(target.as_bytes(), &dir, &name).map_err(|e| at(place, e))?;
-            let temporary = Temporary::new(dir, name);
+            let temporary = Temporary::new(dir, name).map_err(|e| at(place, e))?;
             entry::dress_link(&temporary.dir, &temporary.name, *uid, *gid)
                 .map_err(|error| at(place, error))?;
             return Ok(temporary);
@@ -307,7 +313,7 @@ impl Maker<'_, '_> {
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&dir, &name, flags, Mode::RUSR | Mode::WUSR)
             .map_err(|error| at(place, error))?;
-        let temporary = Temporary::new(dir, name);
+        let temporary = Temporary::new(dir, name).map_err(|e| at(place, e))?;
         let mut file = File::from(fd);
         self.fill(&mut file, place, entry, from)?;
         entry::dress(&file, entry).map_err(|error| {
@@ -332,6 +338,9 @@ impl Maker<'_, '_> {
     ) -> Result<(), Failure> {
         let written = match (from, entry.sha256()) {
             (Content::Bytes(bytes), _) => file.write_all(bytes),
+            (Content::Dated(bytes, then), _) => file
+                .write_all(bytes)
+                .and_then(|()| file.set_modified(*then)),
             (Content::Appended(bytes), Some(sha256)) => {
                 let mut old = entry::open_regular(&place.dir, &place.name)
                     .map_err(|error| at(place, error))?;
@@ -418,18 +427,25 @@ fn stranded(place: &Place, name: &OsStr, error: Errno) -> Failure {
 
 /// A name that goes away with this value.
 struct Temporary {
-    dir: std::os::fd::OwnedFd,
+    dir: OwnedFd,
     name: OsString,
+    /// What was made under the name.
+    own: Identity,
     armed: bool,
 }
 
+/// The device and the number of a file.
+type Identity = (u64, u64);
+
 impl Temporary {
-    fn new(dir: std::os::fd::OwnedFd, name: OsString) -> Self {
-        Temporary {
+    fn new(dir: OwnedFd, name: OsString) -> Result<Self, Errno> {
+        let own = identity(&dir, &name)?;
+        Ok(Temporary {
             dir,
             name,
+            own,
             armed: true,
-        }
+        })
     }
 
     fn rename(mut self, to: &OsStr, flags: RenameFlags) -> Result<(), Errno> {
@@ -443,10 +459,30 @@ impl Temporary {
         rustix::fs::renameat_with(&self.dir, &self.name, &self.dir, with, flags)
     }
 
+    /// After an exchange: takes its own file out again. Somebody may put another there meanwhile, which then comes out
+    /// in its place; being the newer one, it is put back in turn.
+    fn give_back(&mut self, to: &OsStr) -> Result<(), Errno> {
+        let mut inside = self.own;
+        for _ in 0..TRIES {
+            let held = identity(&self.dir, &self.name)?;
+            self.exchange(to)?;
+            if identity(&self.dir, &self.name)? == inside {
+                return Ok(());
+            }
+            inside = held;
+        }
+        Err(Errno::AGAIN)
+    }
+
     fn remove(mut self) -> Result<(), Errno> {
         self.armed = false;
         rustix::fs::unlinkat(&self.dir, &self.name, AtFlags::empty())
     }
+}
+
+fn identity(dir: &OwnedFd, name: &OsStr) -> Result<Identity, Errno> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+    Ok((stat.st_dev, stat.st_ino))
 }
 
 impl Drop for Temporary {

@@ -210,24 +210,36 @@ pub(super) fn dress(fd: impl AsFd, entry: &Entry) -> io::Result<()> {
         let (uid, gid) = (Uid::from_raw(*uid), Gid::from_raw(*gid));
         rustix::fs::fchown(&fd, Some(uid), Some(gid))?;
     }
-    rustix::fs::fchmod(&fd, Mode::from_raw_mode(*mode))?;
     let present = xattrs(&fd)?;
-    for name in present.keys().filter(|name| !wanted.contains_key(*name)) {
-        if name.starts_with(ANYBODYS) {
-            rustix::fs::fremovexattr(&fd, name.as_str())?;
-        }
-    }
-    for (name, value) in wanted
-        .iter()
-        .filter(|(name, v)| present.get(*name) != Some(v))
-    {
+    let is_anybodys = |name: &str| name.starts_with(ANYBODYS);
+    let set = |name: &str| -> io::Result<()> {
         let value = STANDARD
-            .decode(value)
+            .decode(&wanted[name])
             .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error.to_string()))?;
-        match rustix::fs::fsetxattr(&fd, name.as_str(), &value, XattrFlags::empty()) {
-            Err(error) if name.starts_with(ANYBODYS) => return Err(error.into()),
-            _ => {}
-        }
+        Ok(rustix::fs::fsetxattr(
+            &fd,
+            name,
+            &value,
+            XattrFlags::empty(),
+        )?)
+    };
+    let new: Vec<&str> = wanted
+        .iter()
+        .filter(|(name, value)| present.get(*name) != Some(value))
+        .map(|(name, _)| name.as_str())
+        .collect();
+    let gone = present.keys().filter(|name| !wanted.contains_key(*name));
+    for name in gone.filter(|name| is_anybodys(name)) {
+        rustix::fs::fremovexattr(&fd, name.as_str())?;
+    }
+    // These need a file that may be written, which the mode can end; access lists come after it, being part of it.
+    for name in new.iter().filter(|name| is_anybodys(name)) {
+        set(name)?;
+    }
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(*mode))?;
+    for name in new.iter().filter(|name| !is_anybodys(name)) {
+        // Not everybody may; what cannot be set is not compared either.
+        let _ = set(name);
     }
     Ok(())
 }

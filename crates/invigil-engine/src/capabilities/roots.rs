@@ -65,7 +65,7 @@ impl Roots {
         let last = below.components().next_back();
         let (Some(Component::Normal(name)), false) = (last, ends_in_slash_dot(path)) else {
             let why = "it names a directory by `.` or `..`, or a root itself";
-            return Err(refused(path, why));
+            return Err(unfit(path, why));
         };
         let parent = below.parent().unwrap_or(Path::new(""));
         let dir = root.open_parent(parent, RESOLVE).map_err(|e| at(path, e))?;
@@ -84,7 +84,7 @@ impl Roots {
             Err(Errno::NOENT) => {
                 let place = self.at(path)?;
                 if place.is_link() {
-                    return Err(refused(path, "it is a link that leads to nothing"));
+                    return Err(unfit(path, "it is a link that leads to nothing"));
                 }
                 Ok(place)
             }
@@ -96,7 +96,7 @@ impl Roots {
     pub fn exact(&self, path: &Path) -> Result<Place, Failure> {
         let (root, below) = self.below(path)?;
         let Some(Component::Normal(name)) = below.components().next_back() else {
-            return Err(refused(path, "it is a root itself"));
+            return Err(unfit(path, "it is a root itself"));
         };
         let parent = below.parent().unwrap_or(Path::new(""));
         let dir = root
@@ -137,13 +137,13 @@ impl Roots {
     /// The root that a path lies under, and the rest of it: of several the longest.
     fn below<'p>(&self, path: &'p Path) -> Result<(&Root, &'p Path), Failure> {
         if path.as_os_str().as_bytes().contains(&0) {
-            return Err(refused(path, "it contains a zero byte"));
+            return Err(unfit(path, "it contains a zero byte"));
         }
         if path.is_relative() {
             let first = self.roots.first();
             return first
                 .map(|root| (root, path))
-                .ok_or_else(|| refused(path, "there is no working directory"));
+                .ok_or_else(|| unfit(path, "there is no working directory"));
         }
         let under = |root: &'_ Root| {
             let rest = [&root.given, &root.real].map(|base| path.strip_prefix(base).ok());
@@ -273,8 +273,13 @@ fn at(path: &Path, error: Errno) -> Failure {
     }
 }
 
+fn unfit(path: &Path, why: &str) -> Failure {
+    Failure::new(format!("{}: {why}", path.display()))
+}
+
+/// As [`unfit`], for what is not allowed.
 fn refused(path: &Path, why: &str) -> Failure {
-    let mut failure = Failure::new(format!("{}: {why}", path.display()));
+    let mut failure = unfit(path, why);
     failure.denied = true;
     failure
 }

@@ -93,12 +93,13 @@ impl Capability for Search {
         };
         let searched = match context.roots.directory(path) {
             Ok((dir, real)) => walk(&dir, &mut found).map(|()| real),
-            Err(_) => {
+            Err(not_a_directory) => {
                 let place = context.roots.follow(path)?;
-                let name = Path::new(&place.name);
-                entry::open_regular(&place.dir, &place.name)
-                    .and_then(|file| found.search(&file, name))
-                    .map(|_| place.path)
+                let Ok(file) = entry::open_regular(&place.dir, &place.name) else {
+                    return Err(not_a_directory);
+                };
+                let searched = found.search(&file, Path::new(&place.name));
+                searched.map(|_| place.path)
             }
         };
         let real = searched.map_err(|error| Failure::io(path.display(), error))?;

@@ -196,8 +196,8 @@ impl Way {
 
     fn back_in_git(&mut self, kept: Kept, context: &mut Context<'_>) -> Result<(), Failure> {
         let path = as_path(&kept.path).to_owned();
-        match git::way_back(kept, self.force, context)? {
-            git::Back::Change(change) => self.changes.push(change),
+        match git::way_back(kept, self.force, &self.changes, context)? {
+            git::Back::Change(change) => self.changes.push(*change),
             git::Back::Unchanged => self.unchanged.push(OsText::from(path.as_os_str())),
             git::Back::Conflict(why) => self.conflict(&path, why),
         }

@@ -13,13 +13,14 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use invigil_journal::Blobs;
 use invigil_policy::Narrow;
-use invigil_schema::{Digest, RunFinished, RunId, SpawnFailure, StopReason};
+use invigil_schema::{Digest, RunFinished, SpawnFailure, StopReason};
 use serde_json::{Map, Value, json};
 
 use super::seen::Seen;
 use super::work::{GRACE, WorkEnd, Worked, denial};
-use super::{Executor, Job};
+use super::{Ended, Executor, Job};
 use crate::capabilities::{Command, Output as Given};
+use crate::control::Control;
 use crate::run::End;
 use crate::spec::{Input, Leftovers, Output, RunSpec};
 
@@ -27,32 +28,14 @@ use crate::spec::{Input, Leftovers, Output, RunSpec};
 const SHOWN: usize = 1 << 20;
 const CHUNK: usize = 64 * 1024;
 
-/// A job of a program, and the run that has its facts.
-pub(super) struct Ran {
-    pub(super) worked: Worked,
-    pub(super) run: Option<RunId>,
-    /// What it printed, however it ended.
-    pub(super) output: Option<Value>,
-}
-
 impl Executor {
     /// Carries a job out by running a program.
-    pub(super) fn command(&self, job: &Job<'_>, command: &Command) -> Ran {
-        match self.try_command(job, command) {
-            Ok(ran) => ran,
-            Err(end) => Ran {
-                worked: Worked {
-                    end,
-                    seen: Seen::default(),
-                    degraded: Vec::new(),
-                },
-                run: None,
-                output: None,
-            },
-        }
+    pub(super) fn command(&self, job: &Job<'_>, command: &Command) -> Ended {
+        let ended = self.try_command(job, command);
+        ended.unwrap_or_else(Ended::so)
     }
 
-    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ran, WorkEnd> {
+    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ended, WorkEnd> {
         let temporary = Temporary::new(&self.places.tmp, job.id.as_str()).map_err(|error| {
             WorkEnd::failed(format!("cannot make a temporary directory: {error}"))
         })?;
@@ -111,7 +94,8 @@ impl Executor {
             false => None,
         };
         let bell = Bell::default();
-        let control = &job.control;
+        let control = &Control::new();
+        job.cancel.steers(control);
         let (result, out, err, timed_out) = thread::scope(|scope| {
             let out = scope.spawn(|| Stream::read(out, blobs.as_ref()));
             let err = scope.spawn(|| Stream::read(err, blobs.as_ref()));
@@ -198,14 +182,15 @@ impl Executor {
                 (end, Some(data))
             }
         };
-        Ok(Ran {
+        Ok(Ended {
             worked: Worked {
                 end,
                 seen,
                 degraded: outcome.warnings,
             },
             run,
-            output,
+            shown: output,
+            ..Ended::so(WorkEnd::Cancelled)
         })
     }
 }

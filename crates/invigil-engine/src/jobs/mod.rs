@@ -4,7 +4,9 @@
 //! deadline, and has exactly one end on record, durable before anybody is told. `docs/capabilities.md` says how.
 
 mod command;
+mod fit;
 mod owner;
+mod pipes;
 mod recovery;
 mod seen;
 mod session;
@@ -16,9 +18,10 @@ mod worker;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::Instant;
 
-use invigil_journal::{BlobError, Error as JournalError, IndexError, Journal, StoreError, Ticket};
+use invigil_journal::{Error as JournalError, IndexError, Journal, StoreError, Ticket};
 use invigil_policy::{Action, Places, Policy, Source, Verdict};
 use invigil_schema::{
     Event, JobCancelled, JobCompleted, JobDenied, JobEnd, JobFailed, JobId, JobOutput, JobRefused,
@@ -34,14 +37,15 @@ pub use work::Worker;
 pub use worker::worker;
 
 use crate::approvals::Asking;
-use crate::capabilities::{Plan, Registry, Unknown};
+use crate::capabilities::{Needs, Plan, Registry, Unknown};
 use crate::control::Control;
 use crate::redact::Redactor;
 use crate::run::{Engine, random};
 use crate::telemetry::{ResourceGuard, Sampler, TelemetryError};
+use fit::{FitError, short};
 use owner::Owner;
 use seen::Seen;
-use work::{Guards, WorkEnd, Worked};
+use work::{Ready, Recipes, WorkEnd, Worked};
 
 /// The variables that every job gets, if they are there.
 const ENV: [&str; 12] = [
@@ -58,9 +62,6 @@ const ENV: [&str; 12] = [
     "NO_COLOR",
     "RUST_BACKTRACE",
 ];
-/// A result of more bytes than this is kept as a blob, beside its record.
-const INLINE: usize = 64 * 1024;
-
 /// What an agent asks for.
 #[derive(Debug, Clone, Default)]
 pub struct JobSpec {
@@ -113,14 +114,13 @@ impl Cancel {
             .cancelled
     }
 
-    /// The next job begins; this steers it.
-    fn begin(&self) -> Control {
+    /// The next job is steered by this.
+    fn steers(&self, control: &Control) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        state.control = Control::new();
+        state.control = control.clone();
         if state.cancelled {
             state.control.kill();
         }
-        state.control.clone()
     }
 }
 
@@ -228,6 +228,9 @@ pub enum ExecError {
     /// The files of the store that say who lives.
     #[error("cannot use the store: {0}")]
     Owner(#[source] io::Error),
+    /// The arguments are too large for a record, and cannot be kept beside it.
+    #[error("the arguments cannot be kept: {0}")]
+    Arguments(String),
     /// The journal of jobs cannot be written.
     #[error("the job cannot be recorded: {0}")]
     Journal(#[from] JournalError),
@@ -248,7 +251,8 @@ pub struct Executor {
     guard: ResourceGuard,
     limits: JobLimits,
     sampler: Mutex<Sampler>,
-    guards: Mutex<Guards>,
+    recipes: Mutex<Recipes>,
+    spares: bool,
     /// Trees that the policies of the user open beyond the working directory.
     granted: Vec<PathBuf>,
     journal: Journal,
@@ -274,6 +278,8 @@ pub struct Setup {
     pub guard: ResourceGuard,
     /// What a job may use.
     pub limits: JobLimits,
+    /// Whether a worker is kept ready for the next job. For those that carry out many.
+    pub spares: bool,
 }
 
 /// What a job may use. A policy file can say something else.
@@ -302,7 +308,6 @@ struct Job<'a> {
     id: JobId,
     spec: &'a JobSpec,
     cancel: &'a Cancel,
-    control: Control,
     /// Without links.
     working_dir: PathBuf,
     /// The working directory and what else is allowed, without links.
@@ -339,6 +344,7 @@ impl Executor {
             asking,
             guard,
             limits,
+            spares,
         } = setup;
         let policy =
             Policy::load(&policies, &places).map_err(|error| ExecError::Policy(error.report()))?;
@@ -347,11 +353,12 @@ impl Executor {
             .jobs(Arc::clone(&engine.clock), &engine.writer)?;
         let owner = Owner::new(&engine.store).map_err(ExecError::Owner)?;
         let mut sampler = Sampler::open()?;
-        sampler.load(&engine.store.home().join(LAST_READING));
+        sampler.load(&engine.store.home().join(Sampler::LAST_READING));
         Ok(Executor {
             redactor: Redactor::new(random().map_err(ExecError::Key)?),
             sampler: Mutex::new(sampler),
-            guards: Mutex::default(),
+            recipes: Mutex::default(),
+            spares,
             granted: granted(&policy),
             policy,
             engine,
@@ -384,72 +391,98 @@ impl Executor {
         if let Some(session) = &spec.session {
             self.takes_jobs(session)?;
         }
-        let before = self.snapshot(&working_dir)?;
-        if let Some(refused) = self.busy(&before) {
-            let event = JobRefused {
-                capability: spec.capability.clone(),
-                session: spec.session.clone(),
-                why: refused.clone(),
-                before,
-            };
-            self.append(&event.into())?.durable()?;
-            return Err(ExecError::Busy { why: refused });
-        }
         let job = Job {
             id: new_id(),
             spec,
             cancel,
-            control: cancel.begin(),
             working_dir,
             roots,
         };
-        let begun = Instant::now();
-        self.append(&self.started(&job, &before).into())?
-            .durable()?;
-        let mut run = None;
-        let mut shown = None;
-        let mut invalid = false;
-        let worked = match capability.check(&spec.arguments) {
-            Err(error) => {
-                invalid = true;
-                ended(WorkEnd::failed(error.to_string()))
-            }
-            Ok(_) if self.denial(spec).is_some() => {
-                let why = self.denial(spec).unwrap_or_default();
-                ended(WorkEnd::Denied(why))
-            }
-            Ok(_) if cancel.is_cancelled() => ended(WorkEnd::Cancelled),
-            Ok(Plan::Command(command)) if spec.dry_run => ended(WorkEnd::Done(dry(&command))),
-            Ok(Plan::Command(command)) => {
-                let ran = self.command(&job, &command);
-                (run, shown) = (ran.run, ran.output);
-                ran.worked
-            }
-            Ok(Plan::Work(needs)) => match self.to_take_back(&job) {
-                Ok(undo) => self.work(&job, &needs, undo),
-                Err(ExecError::Undo(error)) => ended(WorkEnd::failed(error.to_string())),
-                Err(error) => ended(WorkEnd::failed(error.to_string())),
-            },
-        };
-        self.finish(
-            &job,
-            before,
-            begun,
-            worked,
-            Told {
-                run,
-                shown,
-                invalid,
-            },
-        )
+        let plan = capability.check(&spec.arguments);
+        let denial = self.denial(spec);
+        thread::scope(|scope| {
+            // A worker is started while everything else is made ready. It does nothing before it has its order.
+            let launching = match (&plan, &denial) {
+                (Ok(Plan::Work(needs)), None) => {
+                    let (job, needs) = (&job, *needs);
+                    Some(scope.spawn(move || self.ready(job, &needs)))
+                }
+                _ => None,
+            };
+            let before = self.snapshot(&job.working_dir)?;
+            self.admit(spec, &before)?;
+            let begun = Instant::now();
+            self.append(&self.started(&job, &before)?.into())?
+                .durable()?;
+            let done = match (plan, denial) {
+                (Err(error), _) => Ended {
+                    invalid: true,
+                    ..Ended::so(WorkEnd::failed(error.to_string()))
+                },
+                (_, Some(why)) => Ended::so(WorkEnd::Denied(why)),
+                _ if cancel.is_cancelled() => Ended::so(WorkEnd::Cancelled),
+                (Ok(Plan::Command(command)), _) if spec.dry_run => {
+                    Ended::so(WorkEnd::Done(dry(&command)))
+                }
+                (Ok(Plan::Command(command)), _) => self.command(&job, &command),
+                (Ok(Plan::Work(needs)), _) => {
+                    let ready = launching.and_then(|thread| thread.join().ok());
+                    let lost = || Err("the worker did not start".to_owned());
+                    self.work(&job, &needs, ready.unwrap_or_else(lost))
+                }
+            };
+            self.finish(&job, before, begun, done)
+        })
     }
 
-    fn started(&self, job: &Job<'_>, before: &Snapshot) -> JobStarted {
+    /// Hands a job to a worker.
+    fn work(&self, job: &Job<'_>, needs: &Needs, ready: Result<Ready, String>) -> Ended {
+        let ready = match ready {
+            Ok(ready) => ready,
+            Err(why) => return Ended::so(WorkEnd::failed(why)),
+        };
+        let undo = match self.to_take_back(job) {
+            Ok(undo) => undo,
+            Err(error) => return Ended::so(WorkEnd::failed(error.to_string())),
+        };
+        job.cancel.steers(ready.control());
+        let done = ready.carry_out(self, job, needs, &undo);
+        self.leave_spare(&done);
+        // While the worker dies.
+        let after = self.snapshot(&job.working_dir).ok();
+        Ended {
+            worked: done.wait(job),
+            after,
+            ..Ended::so(WorkEnd::Cancelled)
+        }
+    }
+
+    /// Asks the guard; what it refuses is on record.
+    fn admit(&self, spec: &JobSpec, before: &Snapshot) -> Result<(), ExecError> {
+        let Err(refused) = self.guard.check(&before.telemetry, &before.processes) else {
+            return Ok(());
+        };
+        let why = refused.to_string();
+        let event = JobRefused {
+            capability: spec.capability.clone(),
+            session: spec.session.clone(),
+            why: why.clone(),
+            before: before.clone(),
+        };
+        self.append(&event.into())?.durable()?;
+        Err(ExecError::Busy { why })
+    }
+
+    fn started(&self, job: &Job<'_>, before: &Snapshot) -> Result<JobStarted, ExecError> {
+        let fitted = self.fitted(job.spec.arguments.clone());
+        let (arguments, arguments_blob) =
+            fitted.map_err(|error: FitError| ExecError::Arguments(error.to_string()))?;
         let os = |path: &PathBuf| OsText::from(path.clone().into_os_string());
-        JobStarted {
+        Ok(JobStarted {
             job_id: job.id.clone(),
             capability: job.spec.capability.clone(),
-            arguments: job.spec.arguments.clone(),
+            arguments,
+            arguments_blob,
             dry_run: job.spec.dry_run,
             session: job.spec.session.clone(),
             step: job.spec.step.clone(),
@@ -457,7 +490,7 @@ impl Executor {
             allowed: job.roots[1..].iter().map(os).collect(),
             owner: self.owner.name().to_owned(),
             before: before.clone(),
-        }
+        })
     }
 
     /// Records the one end of a job, and tells it.
@@ -466,18 +499,16 @@ impl Executor {
         job: &Job<'_>,
         before: Snapshot,
         begun: Instant,
-        worked: Worked,
-        told: Told,
+        ended: Ended,
     ) -> Result<JobResult, ExecError> {
         let Worked {
             end: how,
             mut seen,
             degraded,
-        } = worked;
+        } = ended.worked;
         // A machine that cannot be looked at any more must not keep a job without an end.
-        let after = self
-            .snapshot(&job.working_dir)
-            .unwrap_or_else(|_| before.clone());
+        let after = ended.after.or_else(|| self.snapshot(&job.working_dir).ok());
+        let after = after.unwrap_or_else(|| before.clone());
         let end = JobEnd {
             job_id: job.id.clone(),
             capability: job.spec.capability.clone(),
@@ -486,14 +517,15 @@ impl Executor {
             spawned: seen.take_spawned(),
             refused: std::mem::take(&mut seen.refused),
             degraded: degraded.clone(),
-            run: told.run.clone(),
+            run: ended.run.clone(),
             before: Some(before.clone()),
             after: Some(after.clone()),
         };
         let (spawned, duration_ms) = (end.spawned.clone(), end.duration_ms);
-        let mut warnings = Vec::new();
-        let mut output = |data: Value, message: Option<String>| {
-            self.kept_output(data, message).unwrap_or_else(|error| {
+        let zombies = self.guard.zombies(&after.processes);
+        let mut warnings: Vec<String> = zombies.iter().map(ToString::to_string).collect();
+        let mut output = |data: Value| {
+            self.kept_output(data).unwrap_or_else(|error| {
                 warnings.push(format!("the result could not be kept: {error}"));
                 JobOutput {
                     data: Value::Null,
@@ -502,8 +534,8 @@ impl Executor {
                 }
             })
         };
-        let partial = told.shown.clone();
-        let mut some = |data: Option<Value>| data.map(|data| output(data, None));
+        let partial = ended.shown;
+        let mut some = |data: Option<Value>| data.map(&mut output);
         let (event, state, data, message): (Event, JobOutcome, Value, Option<String>) = match how {
             WorkEnd::Done(given) => {
                 let kept = some(Some(given.data.clone()));
@@ -513,21 +545,21 @@ impl Executor {
                     message: None,
                 });
                 let output = JobOutput {
-                    message: given.message.clone(),
+                    message: given.message.as_deref().map(short),
                     ..kept
                 };
                 let event = JobCompleted { end, output }.into();
                 (event, JobOutcome::Completed, given.data, given.message)
             }
             WorkEnd::Failed { error, data } => {
-                let (state, error) = match told.invalid {
+                let (state, error) = match ended.invalid {
                     true => (JobOutcome::Invalid, format!("Validation failed: {error}")),
                     false => (JobOutcome::Failed, format!("Execution failed: {error}")),
                 };
                 let data = data.or(partial);
                 let event = JobFailed {
                     end,
-                    error: error.clone(),
+                    error: short(&error),
                     recovered: false,
                     output: some(data.clone()),
                 };
@@ -537,7 +569,7 @@ impl Executor {
                 let error = format!("Denied: {error}");
                 let event = JobDenied {
                     end,
-                    error: error.clone(),
+                    error: short(&error),
                 };
                 (
                     event.into(),
@@ -590,29 +622,10 @@ impl Executor {
             after,
             spawned,
             degraded,
-            run: told.run,
+            run: ended.run,
             seq: ticket.seq(),
             duration_ms,
             warnings,
-        })
-    }
-
-    /// What of a result goes into the record: all of it, or the digest of a blob.
-    fn kept_output(&self, data: Value, message: Option<String>) -> Result<JobOutput, OutputError> {
-        let bytes = serde_json::to_vec(&data)?;
-        if bytes.len() <= INLINE {
-            return Ok(JobOutput {
-                data,
-                blob: None,
-                message,
-            });
-        }
-        let redacted = self.redactor.bytes(&bytes);
-        let blob = self.engine.store.blobs()?.put(&redacted)?;
-        Ok(JobOutput {
-            data: Value::Null,
-            blob: Some(blob),
-            message,
         })
     }
 
@@ -628,11 +641,6 @@ impl Executor {
             telemetry: sampler.machine(working_dir)?,
             processes: sampler.summary()?,
         })
-    }
-
-    fn busy(&self, now: &Snapshot) -> Option<String> {
-        let refused = self.guard.check(&now.telemetry, &now.processes).err()?;
-        Some(refused.to_string())
     }
 
     /// What the policy of the user says of the capability as such.
@@ -660,40 +668,44 @@ fn granted(policy: &Policy) -> Vec<PathBuf> {
     real.filter(|root| root.is_dir()).collect()
 }
 
-/// What a job gave besides its end.
-struct Told {
+/// How a job ended, before it is on record.
+struct Ended {
+    worked: Worked,
+    /// The machine after, if somebody has looked already.
+    after: Option<Snapshot>,
+    /// The run with all of its facts.
     run: Option<RunId>,
+    /// What a program printed, however it ended.
     shown: Option<Value>,
+    /// Whether the arguments were wrong.
     invalid: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum OutputError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Blob(#[from] BlobError),
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
+impl Ended {
+    /// Just so, without any process.
+    fn so(end: WorkEnd) -> Ended {
+        Ended {
+            worked: Worked {
+                end,
+                seen: Seen::default(),
+                degraded: Vec::new(),
+            },
+            after: None,
+            run: None,
+            shown: None,
+            invalid: false,
+        }
+    }
 }
 
 impl Drop for Executor {
     fn drop(&mut self) {
-        let file = self.engine.store.home().join(LAST_READING);
+        let recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
+        recipes.values().for_each(|recipe| recipe.close());
+        let file = self.engine.store.home().join(Sampler::LAST_READING);
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
         // The next process has no figure for the processors then; nothing else depends on it.
         drop(sampler.save(&file));
-    }
-}
-
-/// The last reading of the processors' time, for short-lived processes.
-const LAST_READING: &str = "last-reading.json";
-
-fn ended(end: WorkEnd) -> Worked {
-    Worked {
-        end,
-        seen: Seen::default(),
-        degraded: Vec::new(),
     }
 }
 

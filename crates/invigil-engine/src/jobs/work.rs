@@ -2,36 +2,237 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
-use std::io::{self, BufReader, PipeReader, PipeWriter, Read};
+use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use invigil_journal::Blobs;
 use invigil_policy::{Narrow, Source};
-use invigil_sandbox::{Killed, LaunchError, LaunchSpec, Outcome, Stdio, launch};
-use invigil_schema::{Digest, Event, JobKept, Kept, LimitKind, Mode, OsText, Refused, Tier};
+use invigil_sandbox::{Handle, Killed, LaunchError, LaunchSpec, Outcome, Stdio, launch};
+use invigil_schema::{Digest, Errno, Event, JobKept, Kept, LimitKind, Mode, OsText, Refused, Tier};
 use serde_json::Value;
 
+use super::pipes::Pipes;
 use super::seen::{Seen, Watching};
 use super::wire::{Answered, Content, Order, Said, receive, send, send_content};
 use super::{Executor, Job};
 use crate::capabilities::{Needs, Output};
+use crate::control::Control;
 use crate::guard::{Guard, Rules};
 
-/// How much of a worker's stderr is kept: the words of a panic.
-const WORDS: u64 = 16 * 1024;
 /// So many changes go into one record.
 const KEPT_A_RECORD: usize = 64;
 
-/// So many different guards are remembered.
-const GUARDS: usize = 64;
+/// So many different kinds of workers are remembered, and so many of each stand ready.
+const RECIPES: usize = 64;
+const SPARES: usize = 4;
 
 type Env = BTreeMap<OsString, OsString>;
 
-/// Guards by what they depend on: the trees, whether they may be changed, whether programs may be started.
-pub(super) type Guards = HashMap<(Vec<PathBuf>, bool, bool), (Guard, Env)>;
+/// Recipes by what makes workers different.
+pub(super) type Recipes = HashMap<Key, Arc<Recipe>>;
+
+/// What makes workers different.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(super) struct Key {
+    roots: Vec<PathBuf>,
+    writes: bool,
+    programs: bool,
+    signals: bool,
+    strict: bool,
+}
+
+/// Everything that is needed to start a worker of one kind.
+pub(super) struct Recipe {
+    key: Key,
+    argv: Vec<OsString>,
+    env: Env,
+    cwd: PathBuf,
+    protected: Vec<PathBuf>,
+    guard: Guard,
+    spares: Mutex<Spares>,
+}
+
+/// Workers that stand ready, as long as somebody may want them.
+#[derive(Default)]
+struct Spares {
+    closed: bool,
+    workers: Vec<Ready>,
+}
+
+/// A worker that waits for its order.
+pub(super) struct Ready {
+    recipe: Arc<Recipe>,
+    handle: Handle,
+    guard: Guard,
+    control: Control,
+    watching: Watching,
+    pipes: Pipes,
+    degraded: Vec<String>,
+}
+
+/// A worker that has said its last word.
+pub(super) struct Done {
+    recipe: Arc<Recipe>,
+    handle: Handle,
+    guard: Guard,
+    watching: Watching,
+    /// How much time it had.
+    had: Duration,
+    said: io::Result<Option<Said>>,
+    words: String,
+    degraded: Vec<String>,
+}
+
+impl Recipe {
+    fn spares(&self) -> MutexGuard<'_, Spares> {
+        self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nobody wants a worker any more.
+    pub(super) fn close(&self) {
+        let mut spares = self.spares();
+        spares.closed = true;
+        spares.workers.clear();
+    }
+
+    /// Starts a worker in the best tier that is to be had.
+    fn launch(self: &Arc<Self>) -> Result<Ready, String> {
+        // Who signals processes of others cannot be watched by what forbids that.
+        let tiers: &[Tier] = match (self.key.signals, self.key.strict) {
+            (true, _) => &[Tier::ContractOnly],
+            (false, true) => &[Tier::Notify],
+            (false, false) => &[Tier::Notify, Tier::Ptrace, Tier::ContractOnly],
+        };
+        let mut degraded = Vec::new();
+        for &tier in tiers {
+            match self.launch_in(tier) {
+                Ok(mut ready) => {
+                    ready.degraded = degraded;
+                    return Ok(ready);
+                }
+                Err(error @ LaunchError::Tier { .. }) => degraded.push(error.to_string()),
+                Err(error) => return Err(format!("the worker did not start: {error}")),
+            }
+        }
+        Err(format!("the worker did not start: {}", degraded.join("; ")))
+    }
+
+    fn launch_in(self: &Arc<Self>, tier: Tier) -> Result<Ready, LaunchError> {
+        let failed = |step| {
+            move |error: io::Error| LaunchError::System {
+                step,
+                error: Errno(error.raw_os_error().unwrap_or_default()),
+            }
+        };
+        let pipe = || io::pipe().map_err(failed("making a pipe"));
+        let ((its_in, to), (from, its_out), (words, its_err)) = (pipe()?, pipe()?, pipe()?);
+        let mut spec = LaunchSpec {
+            env: self.env.clone(),
+            cwd: self.cwd.clone(),
+            stdin: Stdio::Fd(its_in.into()),
+            stdout: Stdio::Fd(its_out.into()),
+            stderr: Stdio::Fd(its_err.into()),
+            tier,
+            protected: self.protected.clone(),
+            // Whatever only loads us has nothing to compare.
+            digests: self.key.programs,
+            ..LaunchSpec::new(self.argv.iter().cloned())
+        };
+        let guard = self.guard.again();
+        guard.hold(&mut spec);
+        if self.key.signals {
+            spec.confine = None;
+        }
+        let (control, watching) = (Control::new(), Watching::default());
+        let gate = guard.gate(None, &control, OsText::default(), |_| {});
+        let gate = gate.map_err(failed("making the gate"))?;
+        let pipes = Pipes::new(to, from, words).map_err(failed("making a pipe"))?;
+        let handle = launch(spec, watching.clone(), gate)?;
+        control.attach(handle.line());
+        Ok(Ready {
+            recipe: Arc::clone(self),
+            handle,
+            guard,
+            control,
+            watching,
+            pipes,
+            degraded: Vec::new(),
+        })
+    }
+}
+
+impl Ready {
+    /// What steers it.
+    pub(super) fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Gives the order, answers what is asked, and returns with the last word, or without one when the time is up. The
+    /// worker and whatever it has left behind are about to die then.
+    pub(super) fn carry_out(
+        mut self,
+        executor: &Executor,
+        job: &Job<'_>,
+        needs: &Needs,
+        undo: &[Kept],
+    ) -> Done {
+        let readable = undo.iter().filter_map(|kept| kept.before.sha256());
+        let talk = Talk {
+            executor,
+            job,
+            readable: readable.copied().collect(),
+            announced: Vec::new(),
+        };
+        self.pipes.deadline = Instant::now().checked_add(needs.timeout);
+        let said = talk.with_worker(undo, &mut self.pipes);
+        self.handle.line().kill();
+        self.control.detach();
+        Done {
+            recipe: self.recipe,
+            handle: self.handle,
+            guard: self.guard,
+            watching: self.watching,
+            had: needs.timeout,
+            said,
+            words: self.pipes.words(),
+            degraded: self.degraded,
+        }
+    }
+}
+
+impl Done {
+    /// Waits until nobody is left, and says what came of it.
+    pub(super) fn wait(self, job: &Job<'_>) -> Worked {
+        let outcome = self.handle.wait(None);
+        let seen = self.watching.take();
+        let mut degraded = self.degraded;
+        if let (Some(started), false) = (&seen.started, self.recipe.key.signals) {
+            self.guard.enforced(started);
+            degraded.extend(self.guard.warnings());
+        }
+        let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
+        let end = match self.said {
+            Err(error) if timed_out(&error) => WorkEnd::TimedOut(self.had),
+            Ok(Some(Said::Done { data, message })) => WorkEnd::Done(Output { data, message }),
+            _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
+            Ok(Some(Said::Failed {
+                denied: true,
+                error,
+                ..
+            })) => WorkEnd::Denied(denial(&error, &seen)),
+            Ok(Some(Said::Failed { error, data, .. })) => WorkEnd::Failed { error, data },
+            Ok(_) | Err(_) => WorkEnd::failed(died(outcome.as_ref(), &self.words)),
+        };
+        Worked {
+            end,
+            seen,
+            degraded,
+        }
+    }
+}
 
 /// What came of it.
 #[derive(Debug)]
@@ -65,181 +266,90 @@ impl WorkEnd {
 }
 
 impl Executor {
-    /// Carries a job out in a worker.
-    pub(super) fn work(&self, job: &Job<'_>, needs: &Needs, undo: Vec<Kept>) -> Worked {
-        let not_started = |why: String| Worked {
-            end: WorkEnd::failed(why),
-            seen: Seen::default(),
-            degraded: Vec::new(),
+    /// A worker that waits for its order, bounded as the job must be: one that stands ready, or a new one.
+    pub(super) fn ready(&self, job: &Job<'_>, needs: &Needs) -> Result<Ready, String> {
+        let writes = needs.writes && !job.spec.dry_run;
+        let key = Key {
+            roots: job.roots.clone(),
+            writes,
+            programs: !needs.programs.is_empty(),
+            signals: needs.signals,
+            strict: job.spec.strict,
         };
-        let (guard, env) = match self.guard_of_worker(job, needs) {
-            Ok(guard) => guard,
-            Err(error) => return not_started(error),
-        };
-        let missing = match job.spec.strict {
-            true => guard.missing(),
-            false => Vec::new(),
-        };
-        if !missing.is_empty() {
-            return not_started(format!("it cannot be bounded here: {}", missing.join("; ")));
-        }
-        // Who signals processes of others cannot be watched by what forbids that.
-        let tiers: &[Tier] = match (needs.signals, job.spec.strict) {
-            (true, _) => &[Tier::ContractOnly],
-            (false, true) => &[Tier::Notify],
-            (false, false) => &[Tier::Notify, Tier::Ptrace, Tier::ContractOnly],
-        };
-        let mut degraded = Vec::new();
-        for (at, &tier) in tiers.iter().enumerate() {
-            match self.try_work(job, needs, &undo, &guard, &env, tier) {
-                Ok(mut worked) => {
-                    degraded.append(&mut worked.degraded);
-                    return Worked { degraded, ..worked };
+        let mut recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
+        let recipe = match recipes.get(&key) {
+            Some(recipe) => Arc::clone(recipe),
+            None => {
+                let recipe = Arc::new(self.recipe(job, &key)?);
+                if recipes.len() >= RECIPES {
+                    recipes.clear();
                 }
-                Err(error @ LaunchError::Tier { .. }) if at + 1 < tiers.len() => {
-                    degraded.push(error.to_string());
-                }
-                Err(error) => return not_started(format!("the worker did not start: {error}")),
+                recipes.insert(key, Arc::clone(&recipe));
+                recipe
             }
-        }
-        not_started("no tier is left to try".to_owned())
+        };
+        drop(recipes);
+        let spare = recipe.spares().workers.pop();
+        spare.map_or_else(|| recipe.launch(), Ok)
     }
 
-    /// What holds a worker, made once for all that are held alike.
-    fn guard_of_worker(&self, job: &Job<'_>, needs: &Needs) -> Result<(Guard, Env), String> {
-        let writes = needs.writes && !job.spec.dry_run;
-        let key = (job.roots.clone(), writes, !needs.programs.is_empty());
-        let mut guards = self.guards.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((guard, env)) = guards.get(&key) {
-            return Ok((guard.again(), env.clone()));
+    /// Leaves a worker ready for the next job of this kind, in the background.
+    pub(super) fn leave_spare(&self, ready: &Done) {
+        if !self.spares || ready.recipe.key.programs || ready.recipe.key.signals {
+            return;
         }
-        let rules = Arc::new(self.rules(job, &self.bounds_of_worker(job, needs))?);
-        let mut env = self.env_of_jobs();
-        let guard = Guard::new(&rules, &mut env, &[]);
-        if guards.len() >= GUARDS {
-            guards.clear();
-        }
-        let again = guard.again();
-        guards.insert(key, (guard, env.clone()));
-        Ok((again, env))
+        let recipe = Arc::downgrade(&ready.recipe);
+        let body = move || {
+            let Some(recipe) = recipe.upgrade() else {
+                return;
+            };
+            if recipe.spares().workers.len() >= SPARES {
+                return;
+            }
+            if let Ok(ready) = recipe.launch() {
+                let mut spares = recipe.spares();
+                if !spares.closed {
+                    spares.workers.push(ready);
+                }
+            }
+        };
+        // Without one the next job begins a little later.
+        drop(thread::Builder::new().name("spare".into()).spawn(body));
     }
 
-    fn bounds_of_worker(&self, job: &Job<'_>, needs: &Needs) -> Narrow {
-        let program = self.worker.program.clone();
-        let writes = needs.writes && !job.spec.dry_run;
-        Narrow {
-            read: job.roots.clone(),
-            write: match writes {
-                true => job.roots.clone(),
+    fn recipe(&self, job: &Job<'_>, key: &Key) -> Result<Recipe, String> {
+        let narrow = Narrow {
+            read: key.roots.clone(),
+            write: match key.writes {
+                true => key.roots.clone(),
                 false => Vec::new(),
             },
-            programs: vec![program],
-            system: !needs.programs.is_empty(),
+            programs: vec![self.worker.program.clone()],
+            system: key.programs,
             env: super::ENV.map(str::to_owned).into(),
             memory: Some(self.limits.memory),
             processes: Some(self.limits.processes),
             file_size: Some(self.limits.file_size),
             ..Narrow::default()
-        }
-    }
-
-    fn try_work(
-        &self,
-        job: &Job<'_>,
-        needs: &Needs,
-        undo: &[Kept],
-        guard: &Guard,
-        env: &Env,
-        tier: Tier,
-    ) -> Result<Worked, LaunchError> {
-        let pipe = || {
-            io::pipe().map_err(|error| LaunchError::System {
-                step: "making a pipe",
-                error: invigil_schema::Errno(error.raw_os_error().unwrap_or_default()),
-            })
         };
-        let ((its_in, to), (from, its_out), (words, its_err)) = (pipe()?, pipe()?, pipe()?);
-        let mut launch_spec = LaunchSpec {
-            env: env.clone(),
+        let rules = Arc::new(self.rules(job, &narrow)?);
+        let mut env = self.env_of_jobs();
+        let guard = Guard::new(&rules, &mut env, &[]);
+        let missing = match key.strict {
+            true => guard.missing(),
+            false => Vec::new(),
+        };
+        if !missing.is_empty() {
+            return Err(format!("it cannot be bounded here: {}", missing.join("; ")));
+        }
+        Ok(Recipe {
+            key: key.clone(),
+            argv: self.worker.argv(),
+            env,
             cwd: job.working_dir.clone(),
-            stdin: Stdio::Fd(its_in.into()),
-            stdout: Stdio::Fd(its_out.into()),
-            stderr: Stdio::Fd(its_err.into()),
-            tier,
             protected: vec![self.engine.store.home().to_owned()],
-            // Whatever only loads us has nothing to compare.
-            digests: !needs.programs.is_empty(),
-            ..LaunchSpec::new(self.worker.argv())
-        };
-        guard.hold(&mut launch_spec);
-        if needs.signals {
-            launch_spec.confine = None;
-        }
-        let watching = Watching::default();
-        let gate = guard.gate(None, &job.control, OsText::default(), |_| {});
-        let gate = gate.map_err(|error| LaunchError::System {
-            step: "making the gate",
-            error: invigil_schema::Errno(error.raw_os_error().unwrap_or_default()),
-        })?;
-        let deadline = Instant::now() + needs.timeout;
-        let handle = launch(launch_spec, watching.clone(), gate)?;
-        job.control.attach(handle.line());
-        let line = handle.line();
-        let talk = Talk {
-            executor: self,
-            job,
-            readable: undo
-                .iter()
-                .filter_map(|kept| kept.before.sha256())
-                .copied()
-                .collect(),
-            announced: Vec::new(),
-        };
-        let (said, words, outcome, timed_out) = thread::scope(|scope| {
-            let said = scope.spawn(move || {
-                let said = talk.with_worker(undo, to, from);
-                // Whatever it has left behind has nothing to do any more.
-                line.kill();
-                said
-            });
-            let words = scope.spawn(move || last_words(words));
-            let left = deadline.saturating_duration_since(Instant::now());
-            let in_time = handle.wait(Some(left));
-            let timed_out = in_time.is_none();
-            if timed_out {
-                handle.line().kill();
-            }
-            let outcome = in_time.or_else(|| handle.wait(None));
-            let said = said
-                .join()
-                .unwrap_or_else(|_| Err(io::Error::other("lost")));
-            (said, words.join().unwrap_or_default(), outcome, timed_out)
-        });
-        job.control.detach();
-        let seen = watching.take();
-        let degraded = match &seen.started {
-            Some(started) if !needs.signals => {
-                guard.enforced(started);
-                guard.warnings()
-            }
-            _ => Vec::new(),
-        };
-        let end = match said {
-            _ if timed_out => WorkEnd::TimedOut(needs.timeout),
-            _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
-            Ok(Some(Said::Done { data, message })) => WorkEnd::Done(Output { data, message }),
-            Ok(Some(Said::Failed {
-                denied: true,
-                error,
-                ..
-            })) => WorkEnd::Denied(denial(&error, &seen)),
-            Ok(Some(Said::Failed { error, data, .. })) => WorkEnd::Failed { error, data },
-            Ok(_) | Err(_) => WorkEnd::failed(died(outcome.as_ref(), &words)),
-        };
-        Ok(Worked {
-            end,
-            seen,
-            degraded,
+            guard,
+            spares: Mutex::default(),
         })
     }
 
@@ -328,13 +438,6 @@ fn died(outcome: Option<&Outcome>, words: &str) -> String {
     }
 }
 
-fn last_words(mut from: PipeReader) -> String {
-    let mut words = Vec::new();
-    drop(from.by_ref().take(WORDS).read_to_end(&mut words));
-    drop(io::copy(&mut from, &mut io::sink()));
-    String::from_utf8_lossy(&words).into_owned()
-}
-
 /// The supervisor's part of the conversation.
 struct Talk<'a> {
     executor: &'a Executor,
@@ -346,12 +449,7 @@ struct Talk<'a> {
 
 impl Talk<'_> {
     /// Gives the order, answers, and returns the worker's last message, if it got that far.
-    fn with_worker(
-        mut self,
-        undo: &[Kept],
-        mut to: PipeWriter,
-        from: PipeReader,
-    ) -> io::Result<Option<Said>> {
+    fn with_worker(mut self, undo: &[Kept], pipes: &mut Pipes) -> io::Result<Option<Said>> {
         let order = Order {
             job_id: self.job.id.clone(),
             capability: self.job.spec.capability.clone(),
@@ -361,6 +459,7 @@ impl Talk<'_> {
             allowed: self.job.roots[1..].to_vec(),
             undo: undo.to_vec(),
         };
+        let (mut to, from) = pipes.ends();
         send(&mut to, &order)?;
         let mut from = BufReader::new(from);
         let blobs = self

@@ -48,6 +48,8 @@ pub enum TelemetryError {
 pub struct Sampler {
     proc: Tree,
     sys: Tree,
+    /// Whether the trees are of this machine, and its kernel can be asked what they say only slowly.
+    here: bool,
     groups: Groups,
     census: Census,
     last: Option<Reading>,
@@ -71,7 +73,9 @@ impl Sampler {
 
     /// Of this machine.
     pub fn open() -> Result<Sampler, TelemetryError> {
-        Sampler::open_at(Path::new("/proc"), Path::new("/sys"))
+        let mut sampler = Sampler::open_at(Path::new("/proc"), Path::new("/sys"))?;
+        sampler.here = true;
+        Ok(sampler)
     }
 
     /// Of the machine that these trees show.
@@ -91,6 +95,7 @@ impl Sampler {
             census: Census::default(),
             last: None,
             renewed: false,
+            here: false,
             user,
             proc,
             sys,
@@ -139,7 +144,7 @@ impl Sampler {
             pressure: machine::pressure(&mut self.proc, "pressure/", ""),
             cgroup,
             accelerators: self.accelerators.clone(),
-            listening: listening::ports(&mut self.proc),
+            listening: listening::ports(&mut self.proc, self.here),
         })
     }
 

@@ -15,10 +15,13 @@ use super::tree::{Tree, number, percent};
 use super::{TelemetryError, machine};
 
 /// How many of the largest are shown in a summary.
-const LARGEST: usize = 5;
+const LARGEST: usize = 3;
 
 /// How much of a command is shown.
-const COMMAND: usize = 4096;
+const COMMAND: usize = 256;
+
+/// The flag of a process that is a thread of the kernel.
+const KERNEL_THREAD: u64 = 0x0020_0000;
 
 /// Looks at processes, and remembers how much time each had used.
 #[derive(Debug, Default)]
@@ -34,11 +37,19 @@ struct Look {
     ticks: Vec<(ProcessRef, u64)>,
 }
 
+/// A process, and whether it is a thread of the kernel, of which the rest is known: it is root's and has no command.
+#[derive(Clone)]
+struct Seen {
+    view: ProcessView,
+    kernel: bool,
+}
+
 /// Figures of one process.
 struct Figures<'a> {
     name: &'a [u8],
     state: ProcessState,
     parent: u32,
+    kernel: bool,
     ticks: u64,
     threads: u32,
     start: u64,
@@ -47,9 +58,9 @@ struct Figures<'a> {
 
 impl Census {
     pub(super) fn all(&mut self, proc: &mut Tree) -> Result<Vec<ProcessView>, TelemetryError> {
-        let mut views = self.look(proc)?;
-        views.retain_mut(|view| complete(proc, view));
-        Ok(views)
+        let mut all = self.look(proc)?;
+        all.retain_mut(|seen| complete(proc, seen));
+        Ok(all.into_iter().map(|seen| seen.view).collect())
     }
 
     pub(super) fn summary(
@@ -57,9 +68,10 @@ impl Census {
         proc: &mut Tree,
         uid: u32,
     ) -> Result<ProcessSummary, TelemetryError> {
-        let mut views = self.look(proc)?;
+        let mut all = self.look(proc)?;
         let mut summary = ProcessSummary::default();
-        for view in &mut views {
+        for seen in &all {
+            let view = &seen.view;
             summary.total += 1;
             match view.state {
                 ProcessState::Running => summary.running += 1,
@@ -70,13 +82,13 @@ impl Census {
             }
             summary.threads += u64::from(view.threads);
             summary.rss_bytes += view.rss_bytes;
-            if own(proc, view) == Some(uid) {
+            if user(proc, seen) == Some(uid) {
                 summary.user_threads += u64::from(view.threads);
             }
         }
         let cpu = |view: &ProcessView| view.busy.map_or(0.0, |busy| busy.percent);
-        summary.most_memory = largest(proc, &mut views, |a, b| b.rss_bytes.cmp(&a.rss_bytes));
-        summary.most_cpu = largest(proc, &mut views, |a, b| {
+        summary.most_memory = largest(proc, &mut all, |a, b| b.rss_bytes.cmp(&a.rss_bytes));
+        summary.most_cpu = largest(proc, &mut all, |a, b| {
             let by_time = b.cpu_ms.cmp(&a.cpu_ms);
             cpu(b).total_cmp(&cpu(a)).then(by_time)
         });
@@ -84,7 +96,7 @@ impl Census {
     }
 
     /// All processes, without their users and commands.
-    fn look(&mut self, proc: &mut Tree) -> Result<Vec<ProcessView>, TelemetryError> {
+    fn look(&mut self, proc: &mut Tree) -> Result<Vec<Seen>, TelemetryError> {
         let uptime_ms = machine::uptime_ms(proc)?;
         proc.numbers(&mut self.pids)
             .map_err(|source| TelemetryError::Read {
@@ -93,7 +105,7 @@ impl Census {
             })?;
         let tick_ms = 1000 / clock_ticks_per_second().max(1);
         let page_bytes = page_size() as u64;
-        let mut views = Vec::with_capacity(self.pids.len());
+        let mut all = Vec::with_capacity(self.pids.len());
         let mut ticks = Vec::with_capacity(self.pids.len());
         for &pid in &self.pids {
             let mut space = [0; 32];
@@ -109,7 +121,7 @@ impl Census {
             };
             let started_ms = figures.start * tick_ms;
             let last = self.last.as_ref();
-            views.push(ProcessView {
+            let view = ProcessView {
                 process,
                 parent: figures.parent,
                 uid: 0,
@@ -123,14 +135,17 @@ impl Census {
                 name: figures.name.to_owned().into(),
                 command: Vec::new(),
                 command_cut: false,
-            });
-            ticks.push((process, figures.ticks));
+            };
+            let kernel = figures.kernel;
+            let used = figures.ticks;
+            all.push(Seen { view, kernel });
+            ticks.push((process, used));
         }
         let worn = |last: &Look| worn(last.uptime_ms, uptime_ms);
         if self.last.as_ref().is_none_or(worn) {
             self.last = Some(Look { uptime_ms, ticks });
         }
-        Ok(views)
+        Ok(all)
     }
 }
 
@@ -155,25 +170,30 @@ impl Look {
 /// The first of an order, with all that can be said of them. The others stay where they were, in no order.
 fn largest(
     proc: &mut Tree,
-    views: &mut [ProcessView],
+    all: &mut [Seen],
     order: impl Fn(&ProcessView, &ProcessView) -> std::cmp::Ordering,
 ) -> Vec<ProcessView> {
-    let most = LARGEST.min(views.len());
-    if most < views.len() {
-        views.select_nth_unstable_by(most, &order);
+    let order = |a: &Seen, b: &Seen| order(&a.view, &b.view);
+    let most = LARGEST.min(all.len());
+    if most < all.len() {
+        all.select_nth_unstable_by(most, order);
     }
-    let mut first = views[..most].to_vec();
+    let mut first = all[..most].to_vec();
     first.sort_by(order);
-    first.retain_mut(|view| complete(proc, view));
-    first
+    first.retain_mut(|seen| complete(proc, seen));
+    first.into_iter().map(|seen| seen.view).collect()
 }
 
 /// Adds user and command. False if the process has gone.
-fn complete(proc: &mut Tree, view: &mut ProcessView) -> bool {
-    let Some(uid) = own(proc, view) else {
+fn complete(proc: &mut Tree, seen: &mut Seen) -> bool {
+    let Some(uid) = user(proc, seen) else {
         return false;
     };
+    let view = &mut seen.view;
     view.uid = uid;
+    if seen.kernel || view.state == ProcessState::Zombie {
+        return true;
+    }
     let mut space = [0; 32];
     let path = path(&mut space, view.process.pid, "/cmdline");
     // Nobody may read that of some processes; they are there all the same.
@@ -192,9 +212,12 @@ fn complete(proc: &mut Tree, view: &mut ProcessView) -> bool {
 }
 
 /// The user whose rights a process has.
-fn own(proc: &Tree, view: &ProcessView) -> Option<u32> {
+fn user(proc: &Tree, seen: &Seen) -> Option<u32> {
+    if seen.kernel {
+        return Some(0);
+    }
     let mut space = [0; 32];
-    let path = path(&mut space, view.process.pid, "");
+    let path = path(&mut space, seen.view.process.pid, "");
     let found = statx(proc.root(), path, AtFlags::empty(), StatxFlags::UID);
     found.ok().map(|found| found.stx_uid)
 }
@@ -223,7 +246,8 @@ fn figures(stat: &[u8]) -> Option<Figures<'_>> {
     // Fields are counted from 1, the state is the third; `skip` says how many are passed over.
     let mut field = |skip: usize| number(fields.nth(skip)?);
     let parent = field(0)?;
-    let ticks = field(14 - 5)? + field(0)?;
+    let flags = field(9 - 5)?;
+    let ticks = field(14 - 10)? + field(0)?;
     let threads = field(20 - 16)?;
     let start = field(22 - 21)?;
     let rss_pages = field(24 - 23)?;
@@ -231,6 +255,7 @@ fn figures(stat: &[u8]) -> Option<Figures<'_>> {
         name: stat.get(name)?,
         state,
         parent: u32::try_from(parent).ok()?,
+        kernel: flags & KERNEL_THREAD != 0,
         ticks,
         threads: u32::try_from(threads).unwrap_or(u32::MAX),
         start,
@@ -254,7 +279,14 @@ mod tests {
             assert_eq!(numbers, (7, 3, 362), "{name}");
             assert_eq!((figures.ticks, figures.start), (175, 2235185), "{name}");
             assert_eq!(figures.state, ProcessState::Running);
+            assert!(!figures.kernel);
         }
+    }
+
+    #[test]
+    fn threads_of_the_kernel_are_told_by_their_flag() {
+        let line = format!("2 (kthreadd) {}", REST.replace(" 4194304 ", " 2129984 "));
+        assert!(figures(line.as_bytes()).unwrap().kernel);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Counters of processor time at one moment. Two of them make a figure.
 
-use std::fs;
-use std::io;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use invigil_schema::CpuBusy;
@@ -96,7 +97,16 @@ pub(super) fn save(file: &Path, boot_id: &str, reading: &Reading) -> io::Result<
         reading: reading.clone(),
     };
     let own = file.with_extension(format!("{}.tmp", std::process::id()));
-    let written = fs::write(&own, serde_json::to_vec(&kept)?).and_then(|()| fs::rename(&own, file));
+    let json = serde_json::to_vec(&kept)?;
+    let made = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&own);
+    let written = made
+        .and_then(|mut made| made.write_all(&json))
+        .and_then(|()| fs::rename(&own, file));
     written.inspect_err(|_| drop(fs::remove_file(&own)))
 }
 

@@ -159,13 +159,13 @@ impl Capability for Git {
 
     fn validate(&self, args: &Args) -> Result<(), Invalid> {
         let (allowed, required) = args.operation.arguments();
-        for field in args.given().filter(|field| !allowed.contains(field)) {
+        if let Some(field) = args.given().find(|field| !allowed.contains(field)) {
             return Err(Invalid::new(field, "this operation does not have it"));
         }
         let given: Vec<&str> = args.given().collect();
         let path = args.path.is_some().then_some("path");
         let has = |field: &str| given.iter().chain(&path).any(|given| *given == field);
-        for field in required.iter().filter(|field| !has(field)) {
+        if let Some(field) = required.iter().find(|field| !has(field)) {
             return Err(Invalid::new(*field, "this operation needs it"));
         }
         if let Some(path) = &args.path {

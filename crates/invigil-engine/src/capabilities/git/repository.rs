@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use invigil_schema::{Entry, Kept, OsText, Repository as Kind};
 use rustix::fs::OFlags;
@@ -17,6 +18,9 @@ use super::call::Caller;
 
 /// The name of a commit that does not exist: what a new reference was before.
 const NONE: &str = "0000000000000000000000000000000000000000";
+
+/// After the epoch: older than any file. At the epoch itself git would take it for no date.
+const LONG_AGO: Duration = Duration::from_secs(1);
 
 /// A repository with a work tree.
 #[derive(Debug)]
@@ -168,7 +172,15 @@ impl Repository {
         let name = format!("{}index", &temporary_prefix(context.job_id)[1..]);
         let scratch = Scratch(self.git_dir.join(name));
         let index = self.git_dir.join("index");
-        match fs::copy(&index, &scratch.0) {
+        // git takes a file for unchanged if it is older than the index, so a copy must be as old as the original.
+        let copied = fs::copy(&index, &scratch.0).and_then(|_| {
+            let then = fs::metadata(&index)?.modified()?;
+            File::options()
+                .write(true)
+                .open(&scratch.0)?
+                .set_modified(then)
+        });
+        match copied {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(Failure::io(index.display(), error))
             }
@@ -180,6 +192,7 @@ impl Repository {
     pub(super) fn take_index(&self, scratch: &Scratch) -> Result<Change, Failure> {
         let failed = |error| Failure::io(scratch.0.display(), error);
         let bytes = fs::read(&scratch.0).map_err(failed)?;
+        let then = fs::metadata(&scratch.0).and_then(|meta| meta.modified());
         Ok(Change {
             kept: Kept {
                 path: OsText::from(self.git_dir.join("index").into_os_string()),
@@ -187,7 +200,7 @@ impl Repository {
                 after: self.index_at(&scratch.0)?,
                 repository: Some(self.kind(false)),
             },
-            content: Content::Bytes(bytes),
+            content: Content::Dated(bytes, then.map_err(failed)?),
         })
     }
 
@@ -247,17 +260,18 @@ pub(super) fn containing<'c>(dir: &Path, context: &Context<'c>) -> &'c Path {
 /// What is to be done to take something of git back.
 pub(in super::super) enum Back {
     /// This change.
-    Change(Change),
+    Change(Box<Change>),
     /// Nothing: it is as it was.
     Unchanged,
     /// Nothing, because somebody else was there, too.
     Conflict(String),
 }
 
-/// The way back of something that was kept.
+/// The way back of something that was kept, after what goes back earlier.
 pub(in super::super) fn way_back(
     kept: Kept,
     force: bool,
+    earlier: &[Change],
     context: &Context<'_>,
 ) -> Result<Back, Failure> {
     let Some(kind) = &kept.repository else {
@@ -276,17 +290,19 @@ pub(in super::super) fn way_back(
     if !alike(&now, &kept.after) && !force {
         return Ok(Back::Conflict("it has changed since".to_owned()));
     }
-    if let Some(why) = repository.hindrance(&name, &kept)? {
+    let head = repository.git_dir.join("HEAD");
+    let leaves = earlier.iter().any(|change| change.path() == head);
+    if let Some(why) = repository.hindrance(&name, &kept, leaves)? {
         return Ok(Back::Conflict(why));
     }
-    Ok(Back::Change(Change {
+    Ok(Back::Change(Box::new(Change {
         kept: Kept {
             before: now,
             after: kept.before,
             ..kept
         },
         content: Content::Kept,
-    }))
+    })))
 }
 
 /// The name of the reference, unless it is the index.
@@ -306,26 +322,33 @@ fn alike(a: &Entry, b: &Entry) -> bool {
 }
 
 impl Repository {
-    /// What makes the old state of a reference impossible or wrong now.
-    fn hindrance(&self, name: &str, kept: &Kept) -> Result<Option<String>, Failure> {
+    /// What makes the old state of a reference impossible or wrong now, if HEAD leaves its place or does not.
+    fn hindrance(&self, name: &str, kept: &Kept, leaves: bool) -> Result<Option<String>, Failure> {
         match &kept.before {
             Entry::Reference { target, commit } => {
-                let Some(branch) = target.strip_prefix("ref: ") else {
+                let branch = target.strip_prefix("ref: ");
+                let Some(branch) = branch.filter(|_| same_branch(kept).is_none()) else {
                     return Ok(None);
                 };
-                let now = match self.reference(branch)? {
-                    Entry::Reference { commit, .. } => commit,
-                    _ => None,
-                };
-                Ok((now != *commit).then(|| format!("{branch} has moved since")))
+                let now = self.reference(branch)?;
+                let moved = commit_of(&now) != commit.as_deref();
+                Ok(moved.then(|| format!("{branch} has moved since")))
             }
-            Entry::Absent if self.branch()?.as_deref() == Some(name) => {
-                let parents = self.git.call(&["rev-list", "--parents", "-1", name])?;
-                let first_ever = parents.line().split(' ').count() == 1;
-                Ok((!first_ever).then(|| "it is checked out".to_owned()))
+            Entry::Absent if !leaves && self.branch()?.as_deref() == Some(name) => {
+                Ok(Some("it is checked out".to_owned()))
             }
             _ => Ok(None),
         }
+    }
+}
+
+/// The branch that HEAD stays on while the commit changes: where the first commit of all is made.
+fn same_branch(kept: &Kept) -> Option<&str> {
+    match (&kept.before, &kept.after) {
+        (Entry::Reference { target: before, .. }, Entry::Reference { target: after, .. }) => {
+            before.strip_prefix("ref: ").filter(|_| before == after)
+        }
+        _ => None,
     }
 }
 
@@ -384,17 +407,19 @@ impl Repository {
     }
 
     fn point(&self, name: &str, kept: &Kept, reason: &str) -> Result<(), Failure> {
-        let old = match &kept.before {
-            Entry::Reference { target, .. } if !target.starts_with("ref: ") => target.as_str(),
-            Entry::Reference { commit, .. } => commit.as_deref().unwrap_or(NONE),
-            _ => NONE,
+        let old = commit_of(&kept.before).unwrap_or(NONE);
+        let branch = match &kept.after {
+            Entry::Reference { target, .. } => target.strip_prefix("ref: "),
+            _ => None,
         };
-        let args = match &kept.after {
-            Entry::Reference { target, .. } => match target.strip_prefix("ref: ") {
-                Some(branch) => vec!["symbolic-ref", "-m", reason, name, branch],
-                None => vec!["update-ref", "--no-deref", "-m", reason, name, target, old],
-            },
-            _ => vec!["update-ref", "--no-deref", "-m", reason, "-d", name, old],
+        let stays = same_branch(kept);
+        let moved = stays.unwrap_or(name);
+        let args = match (branch, commit_of(&kept.after)) {
+            (Some(branch), _) if stays.is_none() => {
+                vec!["symbolic-ref", "-m", reason, name, branch]
+            }
+            (_, Some(new)) => vec!["update-ref", "--no-deref", "-m", reason, moved, new, old],
+            (_, None) => vec!["update-ref", "--no-deref", "-m", reason, "-d", moved, old],
         };
         self.git.call(&args).map(drop)
     }
@@ -427,12 +452,18 @@ impl Repository {
         }
         match (&kept.after, content) {
             (Entry::Absent, _) => return fs::remove_file(&index).map_err(failed),
-            (_, Content::Bytes(bytes)) => file.write_all(bytes).map_err(failed)?,
+            (_, Content::Dated(bytes, then)) => {
+                file.write_all(bytes).map_err(failed)?;
+                file.set_modified(*then).map_err(failed)?;
+            }
             (after, _) => {
                 let sha256 = after
                     .sha256()
                     .ok_or_else(|| Failure::new("no index was kept"))?;
                 context.keeper.fetch(sha256, &mut file).map_err(failed)?;
+                // So old that git compares every file with it, whenever that was changed.
+                file.set_modified(SystemTime::UNIX_EPOCH + LONG_AGO)
+                    .map_err(failed)?;
             }
         }
         file.sync_all().map_err(failed)?;

@@ -1,5 +1,6 @@
 //! What changes a repository: add, commit, branch, checkout, revert.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 
 use invigil_schema::{Entry, OsText};
@@ -10,7 +11,7 @@ use super::super::{Context, Failure, Invalid};
 use super::Args;
 use super::call::Caller;
 use super::look::changed;
-use super::repository::Repository;
+use super::repository::{Repository, os};
 
 /// Who commits where nobody is configured.
 const NOBODY: (&str, &str) = ("Invigil", "invigil@localhost");
@@ -22,10 +23,15 @@ pub(super) fn add(
 ) -> Result<Value, Failure> {
     let paths = || args.paths.iter().flatten().map(|path| as_path(path).into());
     if context.dry_run {
-        let mut words: Vec<OsString> = vec!["add".into(), "--dry-run".into(), "--".into()];
+        // Even its own dry run would take git's lock.
+        let list = ["ls-files", "-z", "--modified", "--others"];
+        let mut words: Vec<OsString> = list.iter().map(Into::into).collect();
+        words.extend(["--exclude-standard".into(), "--".into()]);
         words.extend(paths());
         let printed = repository.git.call(&words)?;
-        return Ok(json!({ "would": printed.line().lines().collect::<Vec<_>>() }));
+        let paths = printed.parts().into_iter();
+        let would: BTreeSet<OsText> = paths.map(|path| OsText::from(os(path))).collect();
+        return Ok(json!({ "would_add": would }));
     }
     let scratch = repository.scratch(context)?;
     let mut words: Vec<OsString> = vec!["add".into(), "--".into()];
@@ -159,8 +165,18 @@ pub(super) fn move_branch(
     commit: &str,
     files: bool,
 ) -> Result<Change, Failure> {
-    let name = repository.branch()?.unwrap_or_else(|| "HEAD".to_owned());
-    repository.move_reference(&name, at(commit), files)
+    let Some(branch) = repository.branch()? else {
+        return repository.move_reference("HEAD", at(commit), files);
+    };
+    if repository.reference(&branch)? != Entry::Absent {
+        return repository.move_reference(&branch, at(commit), files);
+    }
+    // The branch is there only as what HEAD says, and taking it back leaves it so.
+    let after = Entry::Reference {
+        target: format!("ref: {branch}"),
+        commit: Some(commit.to_owned()),
+    };
+    repository.move_reference("HEAD", after, files)
 }
 
 /// A reference that is at a commit.
