@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -138,7 +138,7 @@ impl Engine {
         });
         let missing = guard
             .as_ref()
-            .map_or_else(Vec::new, |guard| guard.missing());
+            .map_or_else(Vec::new, |guard| guard.missing(spec.tier));
         if !missing.is_empty() {
             return Err(RunError::Unenforceable(missing));
         }
@@ -378,7 +378,8 @@ impl Watch<'_> {
         }
     }
 
-    /// Nobody inside may change the record, decide in the gate's name, or write the rules of the next run.
+    /// Nobody inside may change the record, decide in the gate's name, write the rules of the next run, or put itself in
+    /// the place to which others report.
     fn protected(&self) -> Vec<PathBuf> {
         let decisions = self
             .spec
@@ -392,9 +393,12 @@ impl Watch<'_> {
             .policy
             .iter()
             .map(|own| own.path().to_owned());
+        let channel = self.channel.path();
+        let channel = channel.parent().map(Path::to_owned);
         std::iter::once(store)
             .chain(decisions)
             .chain(rules)
+            .chain(channel)
             .collect()
     }
 

@@ -40,6 +40,8 @@ pub struct Bounds {
     /// Programs that are denied whatever their arguments: look each one up, keep its digest, and refuse to read its file.
     /// A later file may have overruled one; [`crate::Policy::verdict`] on what was found has the last word.
     pub denied_programs: Vec<ProgramPattern>,
+    /// Files and directories in which rules refuse files, as far as they say where to look: `**/.env` does not.
+    pub refused_files: Vec<PathBuf>,
     /// Which variables reach the command.
     pub env: Option<EnvFilter>,
     /// How much may be used.
@@ -130,6 +132,7 @@ impl Policy {
                 .inet()
                 .any(|(target, _)| matches!(target, Target::Host(_) | Target::Below(_))),
             denied_programs,
+            refused_files: self.refused_files(),
             env: self.env(),
             budget: self.budget(),
         }
@@ -298,6 +301,18 @@ impl Policy {
             .flat_map(|(stratum, _)| &stratum.programs.patterns);
         let denied = rules.filter(|rule| rule.verdict == Verdict::Deny && rule.args.is_none());
         denied.flat_map(|rule| rule.program.patterns()).collect()
+    }
+
+    fn refused_files(&self) -> Vec<PathBuf> {
+        let rules = self.strata.iter().flat_map(|(stratum, _)| {
+            let (read, write) = (&stratum.read.patterns, &stratum.write.patterns);
+            read.iter().chain(write)
+        });
+        let refused = rules.filter(|(_, verdict)| *verdict != Verdict::Allow);
+        let shapes = refused.flat_map(|(glob, _)| &glob.shapes);
+        let mut roots: Vec<PathBuf> = shapes.map(|shape| shape.root()).collect();
+        roots.retain(|root| root.parent().is_some());
+        outermost(roots).unwrap_or_default()
     }
 
     fn env(&self) -> Option<EnvFilter> {

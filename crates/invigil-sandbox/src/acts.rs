@@ -1,7 +1,7 @@
 //! What is done to files on behalf of a caller, once it has been planned and allowed.
 
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use invigil_schema::Errno;
@@ -123,6 +123,34 @@ pub(crate) enum Done {
 }
 
 impl Act {
+    /// The file that it is about, if it is there already and held.
+    pub(crate) fn held(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Act::Give(fd) => Some(fd.as_fd()),
+            Act::Open { target, .. }
+            | Act::OpenSlowly { target, .. }
+            | Act::Chmod { target, .. }
+            | Act::ByFd { target, .. }
+            | Act::Change { target, .. }
+            | Act::SetXattr { target, .. }
+            | Act::RemoveXattr { target, .. }
+            | Act::Chown { target, .. }
+            | Act::Truncate { target, .. }
+            | Act::Utimes { target, .. }
+            | Act::Link {
+                from: Linked::File(target),
+                ..
+            } => Some(target.fd.as_fd()),
+            Act::Create { .. }
+            | Act::Mkdir { .. }
+            | Act::Mknod { .. }
+            | Act::Unlink { .. }
+            | Act::Symlink { .. }
+            | Act::Link { .. }
+            | Act::Rename { .. } => None,
+        }
+    }
+
     /// Whether the names in it still stand where they stood when it was judged. What is held by itself always does.
     pub(crate) fn is_in_place(&self) -> bool {
         match self {

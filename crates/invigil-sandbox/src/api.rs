@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -125,9 +125,25 @@ pub struct Request<'a> {
     pub process: ProcessRef,
     /// What it wants.
     pub action: Action<'a>,
+    /// When it is asked about.
+    pub moment: Moment,
+    /// The file that it is about, where it is held: what the names in the action stand for, whoever renames them.
+    pub held: Option<BorrowedFd<'a>>,
     /// On the network: exactly this will happen, or nothing. Otherwise another thread may exchange the address behind
     /// the decision, and nothing can be led elsewhere.
     pub exact: bool,
+}
+
+/// When a gate is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moment {
+    /// Before it happens; it can wait until somebody has decided.
+    Before,
+    /// It does not happen anyway, because the kernel refuses it. The gate says whether it is refused here too, which is
+    /// of interest only if somebody has said so of this very thing.
+    Failing,
+    /// It has happened, and its process can still be stopped.
+    After,
 }
 
 /// What a process wants to do. In the facts inside, the result is not known yet.

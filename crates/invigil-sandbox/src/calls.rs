@@ -1,7 +1,10 @@
 //! What the numbers and registers of trapped calls mean. Nothing here reads memory.
 
+use crate::names::CONFINED;
+
 /// Numbers that newer kernels have on every architecture.
 pub(crate) const QUOTACTL_FD: i64 = 443;
+pub(crate) const PROCESS_MRELEASE: i64 = 448;
 pub(crate) const FCHMODAT2: i64 = 452;
 pub(crate) const SETXATTRAT: i64 = 463;
 pub(crate) const REMOVEXATTRAT: i64 = 466;
@@ -58,6 +61,17 @@ pub(crate) enum Times {
     Specs(u64),
     /// One of the old forms, which is left to the kernel.
     Old,
+}
+
+/// The value of an attribute of a file, as the caller keeps it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// Where it is, and how long.
+    At(u64, u64),
+    /// The same is told by a `struct xattr_args`.
+    In(u64),
+    /// It is no attribute with a name.
+    Unknown,
 }
 
 /// Who shall get signals about an open file: a process, or a group if it is negative.
@@ -150,8 +164,7 @@ pub(crate) enum Call {
     SetXattr {
         at: Place,
         name: u64,
-        /// Where the value is and how long, if registers say so.
-        value: Option<(u64, u64)>,
+        value: Value,
         /// Whether it must be there already, or must not.
         create: i32,
         flags: i32,
@@ -241,6 +254,16 @@ pub(crate) enum Call {
     ForeignMemory {
         target: i64,
     },
+    /// The same for whoever a descriptor stands for.
+    ForeignMemoryByFd {
+        pidfd: i32,
+    },
+    /// Whoever opens a file that is leased waits until the lease is given back.
+    Lease,
+    /// Where the caller keeps how a clock shall be changed.
+    Clock {
+        at: u64,
+    },
     PidfdGetFd {
         pidfd: i32,
     },
@@ -270,21 +293,6 @@ pub(crate) enum Call {
         name: &'static str,
     },
 }
-
-/// Calls that only a confined run is refused.
-pub(crate) const CONFINED: &[(i64, &str)] = &[
-    (libc::SYS_perf_event_open, "perf_event_open"),
-    (libc::SYS_userfaultfd, "userfaultfd"),
-    (libc::SYS_keyctl, "keyctl"),
-    (libc::SYS_add_key, "add_key"),
-    (libc::SYS_request_key, "request_key"),
-    (libc::SYS_reboot, "reboot"),
-    (libc::SYS_swapon, "swapon"),
-    (libc::SYS_swapoff, "swapoff"),
-    (libc::SYS_acct, "acct"),
-    (libc::SYS_quotactl, "quotactl"),
-    (QUOTACTL_FD, "quotactl_fd"),
-];
 
 fn whose(kind: u32, who: u64) -> Whose {
     let who = i64::from(who as i32);
@@ -412,28 +420,28 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_setxattr => Call::SetXattr {
             at: at(CWD as u64, a[0]),
             name: a[1],
-            value: Some((a[2], a[3])),
+            value: Value::At(a[2], a[3]),
             create: a[4] as i32,
             flags: 0,
         },
         libc::SYS_lsetxattr => Call::SetXattr {
             at: at(CWD as u64, a[0]),
             name: a[1],
-            value: Some((a[2], a[3])),
+            value: Value::At(a[2], a[3]),
             create: a[4] as i32,
             flags: libc::AT_SYMLINK_NOFOLLOW,
         },
         libc::SYS_fsetxattr => Call::SetXattr {
             at: Place::Fd(a[0] as i32),
             name: a[1],
-            value: Some((a[2], a[3])),
+            value: Value::At(a[2], a[3]),
             create: a[4] as i32,
             flags: 0,
         },
         SETXATTRAT => Call::SetXattr {
             at: at(a[0], a[1]),
             name: a[3],
-            value: None,
+            value: Value::In(a[4]),
             create: 0,
             flags: a[2] as i32,
         },
@@ -460,7 +468,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         FILE_SETATTR => Call::SetXattr {
             at: at(a[0], a[1]),
             name: 0,
-            value: None,
+            value: Value::Unknown,
             create: 0,
             flags: a[4] as i32,
         },
@@ -574,6 +582,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             signal: a[1] as i32,
             group: a[3] & PIDFD_SIGNAL_PROCESS_GROUP != 0,
         },
+        libc::SYS_fcntl if a[1] as i32 == libc::F_SETLEASE => Call::Lease,
         libc::SYS_fcntl => Call::SignalOwner(match a[1] as u32 {
             F_SETOWN_EX => Owner::Kinded(a[2]),
             _ => Owner::Number(i64::from(a[2] as i32)),
@@ -583,7 +592,7 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
             FS_IOC_SETFLAGS | FS_IOC32_SETFLAGS | FS_IOC_FSSETXATTR => Call::SetXattr {
                 at: Place::Fd(a[0] as i32),
                 name: 0,
-                value: None,
+                value: Value::Unknown,
                 create: 0,
                 flags: 0,
             },
@@ -620,6 +629,14 @@ fn decode_common(number: i64, a: [u64; 6]) -> Option<Call> {
         libc::SYS_process_vm_readv | libc::SYS_process_vm_writev => Call::ForeignMemory {
             target: i64::from(a[0] as i32),
         },
+        libc::SYS_migrate_pages | libc::SYS_move_pages => Call::ForeignMemory {
+            target: i64::from(a[0] as i32),
+        },
+        libc::SYS_process_madvise | PROCESS_MRELEASE => {
+            Call::ForeignMemoryByFd { pidfd: a[0] as i32 }
+        }
+        libc::SYS_adjtimex => Call::Clock { at: a[0] },
+        libc::SYS_clock_adjtime => Call::Clock { at: a[1] },
         libc::SYS_pidfd_getfd => Call::PidfdGetFd { pidfd: a[0] as i32 },
         libc::SYS_prlimit64 => Call::Limits {
             target: i64::from(a[0] as i32),

@@ -328,6 +328,8 @@ impl Bound {
         };
         let port = match op.address {
             Address::Inet { port, .. } | Address::Inet6 { port, .. } => Some(port),
+            // What may be asked of the kernel was decided when the socket was made.
+            Address::Other { number, .. } if i32::from(number) == libc::AF_NETLINK => return Ok(()),
             Address::Other { .. } => None,
             Address::Unix { .. } | Address::Abstract { .. } | Address::Unnamed => return Ok(()),
         };
@@ -362,11 +364,17 @@ impl Bound {
         let off = self.network == Network::None;
         let allowed = match (domain, kind & KIND) {
             (libc::AF_UNIX, _) => true,
-            (libc::AF_NETLINK, _) => !off || protocol == libc::NETLINK_ROUTE,
+            (libc::AF_NETLINK, _) => {
+                protocol == libc::NETLINK_ROUTE || !off && TELLING.contains(&protocol)
+            }
             (libc::AF_INET | libc::AF_INET6, libc::SOCK_STREAM) => {
                 matches!(protocol, 0 | libc::IPPROTO_TCP) && (!off || self.tcp_floor)
             }
-            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM) => !off,
+            (libc::AF_INET | libc::AF_INET6, libc::SOCK_DGRAM)
+                if matches!(protocol, 0 | libc::IPPROTO_UDP | libc::IPPROTO_UDPLITE) =>
+            {
+                !off
+            }
             _ => !off && self.connect.is_none() && self.bind.is_none(),
         };
         match allowed {
@@ -378,6 +386,13 @@ impl Bound {
         }
     }
 }
+
+/// Families of netlink that tell of this machine. Others lead to other processes, or change it.
+const TELLING: [i32; 3] = [
+    libc::NETLINK_SOCK_DIAG,
+    libc::NETLINK_KOBJECT_UEVENT,
+    libc::NETLINK_GENERIC,
+];
 
 /// A root as the beginning of what lies below it.
 fn root_bytes(root: &Path) -> &[u8] {

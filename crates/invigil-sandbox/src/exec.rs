@@ -1,6 +1,7 @@
 //! What a process has loaded.
 
 use std::collections::HashMap;
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use invigil_schema::{Digest, Errno, OsText};
@@ -23,6 +24,8 @@ pub(crate) struct Image {
     pub(crate) argv: Vec<OsText>,
     pub(crate) cwd: OsText,
     pub(crate) sha256: Option<Digest>,
+    /// It would give the rights of its owner to whoever loads it.
+    pub(crate) lends_rights: bool,
 }
 
 /// Which state of which file a digest is of.
@@ -45,13 +48,12 @@ fn state(stat: &libc::stat) -> FileState {
 pub(crate) struct Digests(HashMap<FileState, Digest>);
 
 impl Digests {
-    /// The digest of what `pid` runs; None if it cannot be read.
-    fn of(&mut self, pid: u32) -> Sys<Option<Digest>> {
-        let path = cstring(format!("/proc/{pid}/exe"))?;
-        if let Some(digest) = self.0.get(&state(&fs::stat(At::Cwd, &path)?)) {
+    /// The digest of an executable that looks like this; None if it cannot be read.
+    fn of(&mut self, path: &CStr, stat: &libc::stat) -> Sys<Option<Digest>> {
+        if let Some(digest) = self.0.get(&state(stat)) {
             return Ok(Some(*digest));
         }
-        let held = fs::open(At::Cwd, &path, libc::O_RDONLY, 0, 0)?;
+        let held = fs::open(At::Cwd, path, libc::O_RDONLY, 0, 0)?;
         let state = state(&fs::fstat(held.as_fd())?);
         let mut hasher = sha2::Sha256::new();
         let mut file = std::fs::File::from(held);
@@ -86,11 +88,18 @@ fn link(pid: u32, name: &str) -> OsText {
 
 /// Looks at a process that has just loaded a program. `cwd` is its directory if that is known.
 pub(crate) fn look(pid: u32, cwd: Option<Vec<u8>>, digests: Option<&mut Digests>) -> Image {
+    let path = cstring(format!("/proc/{pid}/exe"));
+    let file = path.and_then(|path| Ok((fs::stat(At::Cwd, &path)?, path)));
+    let of_others = libc::S_ISUID | libc::S_ISGID;
     Image {
+        lends_rights: matches!(&file, Ok((stat, _)) if stat.st_mode & of_others != 0),
         executable: link(pid, "exe"),
         argv: arguments(pid).unwrap_or_default(),
         cwd: cwd.map_or_else(|| link(pid, "cwd"), Into::into),
-        sha256: digests.and_then(|digests| digests.of(pid).ok().flatten()),
+        sha256: digests.and_then(|digests| {
+            let (stat, path) = file.ok()?;
+            digests.of(&path, &stat).ok().flatten()
+        }),
     }
 }
 

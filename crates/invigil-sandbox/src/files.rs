@@ -7,6 +7,7 @@ use invigil_schema::{Errno, FileOpKind, OpenFlag, OsText};
 use crate::acts::{Act, Change, Linked};
 use crate::calls::{Call, Place, Times};
 use crate::exact;
+use crate::exact::files::Failure;
 use crate::paths::{self, Base, Caller, Located, Stop, Target, read_path};
 use crate::sys;
 use crate::sys::fs::{self, cstring};
@@ -44,6 +45,8 @@ pub(crate) enum Way {
     Native,
     /// Not at all: it fails by itself.
     Fails(Errno),
+    /// Not at all: it is refused, by this rule.
+    Refused(&'static str, Errno),
 }
 
 const ACCESS: i32 = libc::O_ACCMODE;
@@ -125,7 +128,8 @@ pub(crate) fn plan(
         (Err(Stop::Native), Likeness::Acts) if exact && !exact::files::is_harmless(call) => {
             match exact::files::plan(caller, call, &mut planned) {
                 Ok(act) => Way::Ours(act),
-                Err(error) => Way::Fails(error),
+                Err(Failure::Fails(error)) => Way::Fails(error),
+                Err(Failure::Refused(rule, error)) => Way::Refused(rule, error),
             }
         }
         _ => Way::Native,

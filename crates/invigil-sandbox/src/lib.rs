@@ -24,6 +24,7 @@ mod handle;
 mod launch;
 mod limits;
 mod message;
+mod names;
 mod net;
 mod observer;
 mod paths;
@@ -38,8 +39,8 @@ mod walk;
 mod watchdog;
 
 pub use api::{
-    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Outcome,
-    Reads, Request, Sink, SinkError, Stdio,
+    Action, AllowAll, Answer, Decision, Exec, Gate, Killed, LaunchError, LaunchSpec, Line, Moment,
+    Outcome, Reads, Request, Sink, SinkError, Stdio,
 };
 pub use confine::{Confinement, Network};
 pub use handle::{Handle, launch};

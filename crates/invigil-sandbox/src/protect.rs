@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use invigil_schema::{FileOp, FileOpKind};
 
-use crate::calls::{Call, Place};
+use crate::calls::{Call, Owner, Place};
 use crate::paths::{self, Caller, is_below, join};
 use crate::sys;
 use crate::sys::fs::{self, At, cstring};
@@ -320,6 +320,23 @@ pub(crate) fn users(status: &[u8]) -> Vec<u32> {
         .split_ascii_whitespace()
         .flat_map(str::parse)
         .collect()
+}
+
+impl Owner {
+    /// Who it is: a process, or a group if it is negative.
+    pub(crate) fn target(self, caller: &Caller) -> i64 {
+        const GROUP: i32 = 2;
+        let number = |bytes: [u8; 4]| i64::from(i32::from_ne_bytes(bytes));
+        match self {
+            Owner::Number(number) => number,
+            Owner::At(address) => sys::read_array(caller.tid, address).map_or(0, number),
+            Owner::Kinded(address) => {
+                let kind = sys::read_array(caller.tid, address).map_or(0, i32::from_ne_bytes);
+                let who = sys::read_array(caller.tid, address + 4).map_or(0, number);
+                if kind == GROUP { -who } else { who }
+            }
+        }
+    }
 }
 
 /// Whether the numbers of processes mean to a caller what they mean to us.

@@ -34,6 +34,8 @@ pub(crate) struct Process {
     pub(crate) held: Held,
     /// Its next child is in other namespaces.
     pub(crate) child_differs: bool,
+    /// It was told that a file of it would have become too long.
+    pub(crate) told_of_length: bool,
 }
 
 /// A thread.
@@ -67,6 +69,8 @@ pub(crate) enum Pending {
     Net(Vec<NetOp>),
     /// Not a fact: the working directory changes.
     Chdir,
+    /// Not a fact, unless it is refused: it wants other rights, by a call of this name.
+    Rights(ProcessRef, &'static str),
     Exec(Wanted),
 }
 
@@ -136,6 +140,7 @@ impl Table {
             cwd: Some(Cwd::default()),
             held: Held::default(),
             child_differs: false,
+            told_of_length: false,
         };
         if let Some(parent) = parent.and_then(|p| self.processes.get_mut(&p)) {
             process.parent = Some(parent.id);

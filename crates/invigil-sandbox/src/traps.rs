@@ -1,12 +1,13 @@
 //! Which system calls are trapped, and when.
 
 use crate::calls::{
-    CLONE_IDENTITY, CLONE_UNTRACED, CONFINED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
+    CLONE_IDENTITY, CLONE_UNTRACED, F_SETOWN_EX, FCHMODAT2, FILE_SETATTR, FIOSETOWN,
     FS_IOC_FSSETXATTR, FS_IOC_SETFLAGS, FS_IOC32_SETFLAGS, NAMESPACES, OPEN_TREE_ATTR,
-    REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP, TIOCLINUX, TIOCSTI,
+    PROCESS_MRELEASE, REMOVEXATTRAT, SETXATTRAT, SIOCSPGRP, TIOCLINUX, TIOCSTI,
 };
 use crate::confine::Sockets;
 use crate::filter::{Rule, When};
+use crate::names::CONFINED;
 
 const NEW_LISTENER: u64 = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
 const OPEN_TREE_CLONE: u32 = 1;
@@ -89,7 +90,13 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
         // Who gets a signal when something can be read.
         Rule {
             number: libc::SYS_fcntl,
-            when: When::OneOf(1, &[libc::F_SETOWN as u32, F_SETOWN_EX]),
+            when: When::OneOf(
+                1,
+                match scope.confined {
+                    Some(_) => &[libc::F_SETOWN as u32, F_SETOWN_EX, libc::F_SETLEASE as u32],
+                    None => &[libc::F_SETOWN as u32, F_SETOWN_EX],
+                },
+            ),
         },
         Rule {
             number: libc::SYS_ioctl,
@@ -133,6 +140,13 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
     rules.extend(schedules());
     if let Some(sockets) = scope.confined {
         rules.extend(CONFINED.iter().map(|(number, _)| always(*number)));
+        rules.extend(OF_OTHERS.iter().copied().map(always));
+        // Without a number they are about the caller itself.
+        let of_others = [libc::SYS_migrate_pages, libc::SYS_move_pages];
+        rules.extend(of_others.map(|number| Rule {
+            number,
+            when: When::NonZero(0),
+        }));
         let when = match sockets {
             Sockets::Free => None,
             Sockets::Unusual => Some(When::Socket),
@@ -151,6 +165,14 @@ pub(crate) fn rules(scope: Scope) -> Vec<Rule> {
     rules.push(open(libc::SYS_open, 1));
     rules
 }
+
+/// Calls about the memory of others, and about clocks, that only a confined run is judged for.
+const OF_OTHERS: &[i64] = &[
+    libc::SYS_process_madvise,
+    PROCESS_MRELEASE,
+    libc::SYS_adjtimex,
+    libc::SYS_clock_adjtime,
+];
 
 /// Priorities and processors of others than the caller.
 fn schedules() -> impl Iterator<Item = Rule> {

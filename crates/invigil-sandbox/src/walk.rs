@@ -25,6 +25,23 @@ pub(crate) enum Reach {
     Run,
 }
 
+/// Why a path leads nowhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lost {
+    /// The kernel says so.
+    Fails(Errno),
+    /// It goes through what `/proc` has of a process that is not of the run; its number.
+    Foreign(u32),
+    /// The kernel has no name for what it leads to: it would be too long.
+    Nameless(Errno),
+}
+
+impl From<Errno> for Lost {
+    fn from(error: Errno) -> Lost {
+        Lost::Fails(error)
+    }
+}
+
 /// A file by device and inode.
 pub(crate) type Identity = (u64, u64);
 
@@ -63,7 +80,12 @@ fn kind(fd: BorrowedFd<'_>) -> Sys<u32> {
 }
 
 /// Follows a path of the caller.
-pub(crate) fn find(caller: &Caller, place: Place, follow: bool, reach: Reach) -> Sys<Found> {
+pub(crate) fn find(
+    caller: &Caller,
+    place: Place,
+    follow: bool,
+    reach: Reach,
+) -> Result<Found, Lost> {
     match place {
         Place::Fd(fd) => by_descriptor(of_caller(caller, &format!("fd/{fd}"))?),
         Place::At { dir, path } => {
@@ -73,8 +95,8 @@ pub(crate) fn find(caller: &Caller, place: Place, follow: bool, reach: Reach) ->
     }
 }
 
-fn by_descriptor(file: OwnedFd) -> Sys<Found> {
-    let path = fs::path_of(file.as_fd())?;
+fn by_descriptor(file: OwnedFd) -> Result<Found, Lost> {
+    let path = name_of(file.as_fd())?;
     let dir = if kind(file.as_fd())? == libc::S_IFDIR {
         Some(hold(At::Dir(file.as_fd()), b".", 0)?)
     } else {
@@ -95,7 +117,7 @@ pub(crate) fn find_text(
     text: &[u8],
     follow: bool,
     reach: Reach,
-) -> Sys<Found> {
+) -> Result<Found, Lost> {
     let root = of_caller(caller, "root")?;
     let mut at = match (text.first(), dir) {
         (Some(b'/'), _) => hold(At::Dir(root.as_fd()), b".", 0)?,
@@ -134,7 +156,7 @@ pub(crate) fn find_text(
         }
         links += 1;
         if links > LINKS {
-            return Err(Errno(libc::ELOOP));
+            return Err(Errno(libc::ELOOP).into());
         }
         let text = fs::readlink(At::Dir(next.as_fd()), c"");
         // What `/proc` has of whoever asks (`mounts`, `net`) is an ordinary link to it; no magic one has such a text.
@@ -148,10 +170,10 @@ pub(crate) fn find_text(
                     format!("/proc/{}/task/{}", caller.pid, caller.tid).as_bytes(),
                     0,
                 )?,
-                _ if reach == Reach::Run && is_foreign(caller, at.as_fd()) => {
-                    return Err(Errno(libc::EACCES));
-                }
-                _ => hold(At::Dir(at.as_fd()), &name, 0)?,
+                _ => match foreigner(caller, at.as_fd()) {
+                    Some(pid) if reach == Reach::Run => return Err(Lost::Foreign(pid)),
+                    _ => hold(At::Dir(at.as_fd()), &name, 0)?,
+                },
             };
             if last {
                 return by_descriptor(at);
@@ -182,16 +204,15 @@ pub(crate) fn would_be(caller: &Caller, dir: i32, text: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Whether a directory of `/proc` is about a process that is not of the run, such as ourselves.
-fn is_foreign(caller: &Caller, dir: BorrowedFd<'_>) -> bool {
+/// Which process that is not of the run, such as ourselves, a directory of `/proc` is about.
+fn foreigner(caller: &Caller, dir: BorrowedFd<'_>) -> Option<u32> {
     let status = |name| {
         let path = format!("/proc/self/fd/{}/{name}", dir.as_raw_fd());
         cstring(path).and_then(|path| fs::read_all(&path)).ok()
     };
-    let status = status("status").or_else(|| status("../status"));
-    status.is_some_and(|status| {
-        status_number(&status, "Tgid") != Some(caller.pid) && !is_traced_by_us(&status)
-    })
+    let status = status("status").or_else(|| status("../status"))?;
+    let pid = status_number(&status, "Tgid")?;
+    (pid != caller.pid && !is_traced_by_us(&status)).then_some(pid)
 }
 
 /// Whether the status of a process says that this thread traces it, as it does every process of the run.
@@ -213,8 +234,12 @@ fn push(names: &mut Vec<Vec<u8>>, text: &[u8]) {
     );
 }
 
-fn named(dir: OwnedFd, file: Option<OwnedFd>, name: &[u8]) -> Sys<Found> {
-    let path = join(&fs::path_of(dir.as_fd())?, name);
+fn name_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>, Lost> {
+    fs::path_of(fd).map_err(Lost::Nameless)
+}
+
+fn named(dir: OwnedFd, file: Option<OwnedFd>, name: &[u8]) -> Result<Found, Lost> {
+    let path = join(&name_of(dir.as_fd())?, name);
     Ok(Found {
         dir: Some(dir),
         file,

@@ -399,6 +399,8 @@ pub enum Note {
     ExecMismatch,
     /// What was opened is not what was decided on.
     OpenMismatch,
+    /// A program with a set-user-id or set-group-id bit was loaded. The bit has no effect in a run.
+    RightsNotLent,
     /// The whole tree was killed.
     TreeKilled,
     /// A better tier could not be had.

@@ -199,6 +199,7 @@ impl Kernel {
             | Note::DetachedMount
             | Note::ExecMismatch
             | Note::OpenMismatch
+            | Note::RightsNotLent
             | Note::TreeKilled
             | Note::LesserTier => false,
         };
@@ -319,6 +320,9 @@ fn words(note: Note) -> &'static str {
         Note::OpenMismatch => "open_mismatch: what was opened is not what was decided on",
         Note::DetachedMount => {
             "detached_mount: a file system or a copy of a tree was prepared for mounting"
+        }
+        Note::RightsNotLent => {
+            "rights_not_lent: a program that lends the rights of its owner was loaded without them"
         }
         Note::TreeKilled => "tree_killed: all processes of the run were killed",
         Note::LesserTier => "lesser_tier: a better tier could not be had",

@@ -17,6 +17,7 @@ mod registry;
 mod roots;
 mod search;
 mod shell;
+mod sweep;
 mod undo;
 mod walk;
 
@@ -35,6 +36,7 @@ use serde_json::Value;
 pub use change::temporary_prefix;
 pub use registry::{AnyCapability, Duplicate, Registry, Unknown};
 pub use roots::{Place, Roots};
+pub(crate) use sweep::sweep;
 
 /// How long a capability may take if nothing is said.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(30);

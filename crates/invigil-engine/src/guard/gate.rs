@@ -2,12 +2,14 @@
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use invigil_policy::{Action as Judged, Decision as Decided, Verdict};
-use invigil_sandbox::{Action, Answer, Decision, Exec, Gate, Line, Request};
+use invigil_policy::{Action as Judged, By, Decision as Decided, Verdict};
+use invigil_sandbox::{Action, Answer, Decision, Exec, Gate, Line, Moment, Request};
 use invigil_schema::{
     Address, ApprovalAnswered, ApprovalDecision, Asked, Digest, Errno, FileOp, FileOpKind, Mode,
     NetOp, OpenFlag, OsText, ProcessRef, RulePlace,
@@ -15,7 +17,8 @@ use invigil_schema::{
 
 use super::exec::Program;
 use super::hosts::{Hosts, Led};
-use super::judge::{FileAct, Judge};
+use super::judge::{FileAct, Judge, stricter};
+use super::links::Links;
 use super::{Denied, Rules};
 use crate::approvals::{Desk, Place, Put};
 use crate::control::Control;
@@ -27,6 +30,7 @@ const EACCES: Errno = Errno(13);
 pub(crate) struct PolicyGate {
     pub(crate) rules: Arc<Rules>,
     pub(crate) denied: Arc<Denied>,
+    pub(crate) links: Arc<Links>,
     /// Where a person is asked; without one, what would be asked is refused.
     pub(crate) desk: Option<Desk>,
     pub(crate) control: Control,
@@ -46,14 +50,33 @@ pub(crate) struct Told {
 #[derive(Debug, Default)]
 struct State {
     /// Programs that were approved and are not loaded yet.
-    approved: HashSet<(ProcessRef, Digest)>,
+    approved: HashSet<Wanted>,
     /// The last program that was not let through, and who wanted it.
     refused: Option<(u32, String)>,
+    /// The last program that somebody said no to, when, and the rule.
+    declined: Option<(Wanted, Instant, String)>,
 }
+
+/// A program that a process wants, by the digest that an approval is bound to.
+type Wanted = (ProcessRef, Digest);
+
+/// How long a no counts for the same process. A shell that is refused one program tries the next directory of `PATH`, and
+/// comes to the same file again.
+const DECLINED: Duration = Duration::from_secs(2);
 
 impl Told {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The rule by which somebody has just said no to this.
+    fn declined(&self, wanted: &Wanted) -> Option<String> {
+        let state = self.state();
+        let (_, _, rule) = state
+            .declined
+            .as_ref()
+            .filter(|(declined, when, _)| declined == wanted && when.elapsed() < DECLINED)?;
+        Some(rule.clone())
     }
 
     /// Why the command did not start, if the policy did not let it.
@@ -80,7 +103,11 @@ impl Gate for PolicyGate {
                     place: None,
                 });
             }
-            Action::File(op) => (judge.file(file_act(op)), error_of(op.op)),
+            Action::File(op) => {
+                let by_name = judge.file(file_act(op));
+                let by_itself = self.known(&judge, op, request.held);
+                (stricter(by_name, by_itself), error_of(op.op))
+            }
             Action::Net(op) if self.is_ours(&op.address) => (None, EACCES),
             Action::Net(op) => {
                 let hosts = self.hosts.as_ref().filter(|_| request.exact);
@@ -103,7 +130,10 @@ impl Gate for PolicyGate {
         };
         match decided {
             None => Answer::Now(Decision::Allow),
-            Some(decided) if self.asks(&decided) => {
+            Some(decided) if request.moment == Moment::Failing && !is_by_rule(&decided) => {
+                Answer::Now(Decision::Allow)
+            }
+            Some(decided) if request.moment == Moment::Before && self.asks(&decided) => {
                 let what = what.unwrap_or_else(|| asked(request));
                 self.ask(request, what, &decided, error, granted, None)
             }
@@ -123,6 +153,41 @@ impl Gate for PolicyGate {
 impl PolicyGate {
     fn asks(&self, decided: &Decided) -> bool {
         decided.verdict == Verdict::Ask && self.rules.mode() != Mode::Strict && self.desk.is_some()
+    }
+
+    /// What is decided on a file by what it is, whatever it is called: a denied program, or another name of a file that
+    /// is refused.
+    fn known(
+        &self,
+        judge: &Judge<'_>,
+        op: &FileOp,
+        held: Option<BorrowedFd<'_>>,
+    ) -> Option<Decided> {
+        if self.denied.is_empty() && self.links.is_empty() {
+            return None;
+        }
+        let data = match (held, op.op) {
+            (Some(held), _) => rustix::fs::fstat(held),
+            // Another name for a name. Whatever comes of it is looked at again when it is opened.
+            (None, FileOpKind::Link | FileOpKind::Rename | FileOpKind::Exchange) => {
+                rustix::fs::lstat(op.path.as_bytes())
+            }
+            (None, _) => return None,
+        };
+        let data = data.ok()?;
+        let reads = op.op == FileOpKind::Link || op.flags.contains(&OpenFlag::Read);
+        let held = held.filter(|_| reads);
+        let program = held.and_then(|held| self.denied.held(held, &data));
+        let names = self.links.names((data.st_dev, data.st_ino)).iter();
+        let decided = names.map(|name| {
+            let path = name.as_os_str().to_owned().into();
+            let act = FileAct {
+                path: &path,
+                ..file_act(op)
+            };
+            judge.file(act)
+        });
+        decided.fold(program.cloned(), stricter)
     }
 
     /// Whether a file is only used as what it is there for. Another name for it is like any other name.
@@ -165,6 +230,10 @@ impl PolicyGate {
             Some(sha256) => self.denied.digest(sha256),
             None => self.denied.copy(exec.program.as_bytes()),
         };
+        let same = same.or_else(|| match exec.loaded {
+            true => self.denied.mapped(request.process.pid, exec.program),
+            false => None,
+        });
         let decided = match (decided, same) {
             (Some(decided), _) if decided.verdict == Verdict::Deny => Some(decided),
             (_, Some(same)) => Some(same.clone()),
@@ -193,6 +262,11 @@ impl PolicyGate {
                 false => refuse(unseen(&decided)),
             };
         }
+        if let Some(rule) = self.told.declined(&key) {
+            let place = None;
+            let error = EACCES;
+            return refuse(Decision::Deny { error, rule, place });
+        }
         let what = Asked::Exec {
             program: program.path.clone(),
             argv: program.argv.clone(),
@@ -208,7 +282,7 @@ impl PolicyGate {
         decided: &Decided,
         error: Errno,
         granted: Decision,
-        key: Option<(ProcessRef, Digest)>,
+        key: Option<Wanted>,
     ) -> Answer {
         let put = Put {
             process: request.process,
@@ -231,8 +305,10 @@ impl PolicyGate {
                 }
                 (ApprovalDecision::Deny, Decision::Deny { error, rule, place }) => {
                     let rule = format!("{rule} (question {})", answered.id);
-                    if key.is_some() {
-                        told.state().refused = Some((pid, rule.clone()));
+                    if let Some(key) = key {
+                        let mut state = told.state();
+                        state.refused = Some((pid, rule.clone()));
+                        state.declined = Some((key, Instant::now(), rule.clone()));
                     }
                     Decision::Deny { error, rule, place }
                 }
@@ -248,6 +324,10 @@ impl PolicyGate {
             Place::Waits => Answer::Ask,
         }
     }
+}
+
+fn is_by_rule(decided: &Decided) -> bool {
+    matches!(decided.by, By::Rule(_))
 }
 
 fn file_act(op: &FileOp) -> FileAct<'_> {

@@ -14,6 +14,8 @@ use crate::evidence::each;
 
 /// A connection that is not waited for.
 const EINPROGRESS: Errno = Errno(115);
+const ENXIO: Errno = Errno(6);
+const ENODEV: Errno = Errno(19);
 
 /// Why nothing can be learned.
 #[derive(Debug, thiserror::Error)]
@@ -64,7 +66,9 @@ fn take(observed: &mut Observations, fact: &Fact<'_>) -> bool {
                 .extend(exec.requested.as_ref().and_then(real));
             return true;
         }
-        (Origin::Kernel, Event::FileOp(op)) if op.result == CallResult::Ok => file(observed, op),
+        (Origin::Kernel, Event::FileOp(op)) if op.result == CallResult::Ok || is_absent(op) => {
+            file(observed, op);
+        }
         (Origin::Kernel, Event::NetOp(op))
             if matches!(op.result, CallResult::Ok | CallResult::Failed(EINPROGRESS)) =>
         {
@@ -74,6 +78,12 @@ fn take(observed: &mut Observations, fact: &Fact<'_>) -> bool {
         _ => {}
     }
     false
+}
+
+/// Whether a device was opened that leads nowhere, such as `/dev/tty` without a terminal. It was not refused, and must not
+/// be the next time.
+fn is_absent(op: &FileOp) -> bool {
+    op.op == FileOpKind::Open && matches!(op.result, CallResult::Failed(ENXIO | ENODEV))
 }
 
 fn file(observed: &mut Observations, op: &FileOp) {

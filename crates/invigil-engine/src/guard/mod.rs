@@ -9,6 +9,7 @@ mod gate;
 mod hosts;
 mod judge;
 mod learn;
+mod links;
 mod programs;
 
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub(crate) use gate::{PolicyGate, Told};
 use hosts::Hosts;
 pub(crate) use judge::decide;
 pub use learn::{LearnError, learn};
+use links::Links;
 use programs::Denied;
 
 use crate::approvals::Desk;
@@ -112,6 +114,7 @@ pub(crate) struct Guard {
     rules: Arc<Rules>,
     bounded: Bounded,
     denied: Arc<Denied>,
+    links: Arc<Links>,
     withheld: Vec<OsText>,
     told: Arc<Told>,
     warnings: Mutex<Vec<String>>,
@@ -128,6 +131,7 @@ impl Guard {
         let bounded = Bounded::new(policy, path, own);
         Guard {
             denied: Arc::new(Denied::find(policy, &bounded.bounds.denied_programs, path)),
+            links: Arc::new(Links::find(policy, &bounded.bounds.refused_files)),
             withheld: bounded.withhold(env),
             rules: Arc::clone(rules),
             bounded,
@@ -142,17 +146,24 @@ impl Guard {
             rules: Arc::clone(&self.rules),
             bounded: self.bounded.clone(),
             denied: Arc::clone(&self.denied),
+            links: Arc::clone(&self.links),
             withheld: self.withheld.clone(),
             told: Arc::default(),
             warnings: Mutex::default(),
         }
     }
 
-    /// What the strict mode would need and this machine does not have.
-    pub(crate) fn missing(&self) -> Vec<String> {
-        match self.rules.mode {
-            Mode::Strict => enforced::missing(&self.bounded.bounds, &probe::probe_all()),
-            Mode::Observe | Mode::Guard => Vec::new(),
+    /// What the strict mode would need and this machine does not have, or a run in this tier.
+    pub(crate) fn missing(&self, tier: Option<Tier>) -> Vec<String> {
+        match (self.rules.mode, tier) {
+            (Mode::Strict, Some(tier)) if tier < self.least_tier() => {
+                let (least, tier) = (self.least_tier().as_str(), tier.as_str());
+                vec![format!(
+                    "the {least} tier, and the {tier} tier was asked for"
+                )]
+            }
+            (Mode::Strict, _) => enforced::missing(&self.bounded.bounds, &probe::probe_all()),
+            (Mode::Observe | Mode::Guard, _) => Vec::new(),
         }
     }
 
@@ -201,6 +212,7 @@ impl Guard {
             hosts,
             rules: Arc::clone(&self.rules),
             denied: Arc::clone(&self.denied),
+            links: Arc::clone(&self.links),
             desk: desk.cloned(),
             control: control.clone(),
             reports,

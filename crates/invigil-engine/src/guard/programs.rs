@@ -3,13 +3,17 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use invigil_policy::{Action, Decision, Exec, Policy, ProgramPattern, Verdict};
 use invigil_schema::{DeniedProgram, Digest, OsText};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, Stat};
 use sha2::{Digest as _, Sha256};
+
+use super::links::Identity;
 
 /// A program larger than this is known by its path alone.
 const HASHED_MAX: u64 = 1 << 30;
@@ -21,6 +25,7 @@ pub(crate) struct Denied(Vec<Program>);
 #[derive(Debug, Clone)]
 struct Program {
     path: PathBuf,
+    identity: Identity,
     size: u64,
     sha256: Option<Digest>,
     decision: Decision,
@@ -53,10 +58,13 @@ impl Denied {
             if policy.verdict(&action) != Verdict::Deny {
                 continue;
             }
-            let sha256 = digest_of(&real).ok().flatten();
+            let Ok(data) = real.metadata() else {
+                continue;
+            };
             found.push(Program {
-                size: real.metadata().map_or(0, |data| data.len()),
-                sha256,
+                identity: (data.dev(), data.ino()),
+                size: data.len(),
+                sha256: digest_of(&real).ok().flatten(),
                 decision: policy.decide(&action),
                 path: real,
             });
@@ -80,6 +88,44 @@ impl Denied {
         found.map(|program| &program.decision)
     }
 
+    /// The same for a file that is held, by what it is: another link to one, or a copy that was there before.
+    pub(crate) fn held(&self, held: BorrowedFd<'_>, data: &Stat) -> Option<&Decision> {
+        let identity = (data.st_dev, data.st_ino);
+        let linked = self.0.iter().find(|program| program.identity == identity);
+        linked.map(|program| &program.decision).or_else(|| {
+            let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+            self.like(Path::new(&path), data.st_size.cast_unsigned())
+        })
+    }
+
+    /// Whether something else than its own file has been mapped into a process that has just been loaded, and is one: the
+    /// interpreter that an ELF file names.
+    pub(crate) fn mapped(&self, pid: u32, program: &OsText) -> Option<&Decision> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        let mut paths: Vec<&[u8]> = maps
+            .split(|&byte| byte == b'\n')
+            .filter_map(|line| Some(&line[line.iter().position(|&byte| byte == b'/')?..]))
+            .filter(|path| *path != program.as_bytes())
+            .collect();
+        paths.dedup();
+        paths.iter().find_map(|path| {
+            let path = Path::new(OsStr::from_bytes(path));
+            let data = path.metadata().ok()?;
+            let identity = (data.dev(), data.ino());
+            let linked = self.0.iter().find(|program| program.identity == identity);
+            let linked = linked.map(|program| &program.decision);
+            linked.or_else(|| self.like(path, data.len()))
+        })
+    }
+
+    /// Whether there are any.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Whether a program that is loaded is one.
     pub(crate) fn digest(&self, sha256: Digest) -> Option<&Decision> {
         let found = self.0.iter().find(|program| program.sha256 == Some(sha256));
@@ -93,6 +139,10 @@ impl Denied {
         }
         let path = Path::new(OsStr::from_bytes(path));
         let size = fs::metadata(path).ok().filter(fs::Metadata::is_file)?.len();
+        self.like(path, size)
+    }
+
+    fn like(&self, path: &Path, size: u64) -> Option<&Decision> {
         if !self.0.iter().any(|program| program.size == size) {
             return None;
         }

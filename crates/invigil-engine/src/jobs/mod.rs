@@ -4,10 +4,12 @@
 //! deadline, and has exactly one end on record, durable before anybody is told. `docs/capabilities.md` says how.
 
 mod command;
+mod end;
 mod fit;
 mod owner;
 mod pipes;
 mod recovery;
+mod result;
 mod seen;
 mod session;
 mod undo;
@@ -15,37 +17,34 @@ mod wire;
 mod work;
 mod worker;
 
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use invigil_journal::{Error as JournalError, IndexError, Journal, StoreError, Ticket};
+use invigil_journal::{Error as JournalError, Journal, Ticket};
 use invigil_policy::{Action, Places, Policy, Source, Verdict};
-use invigil_schema::{
-    Event, JobCancelled, JobCompleted, JobDenied, JobEnd, JobFailed, JobId, JobOutput, JobRefused,
-    JobStarted, JobTimedOut, Origin, OsText, RunId, SessionId, Snapshot, Spawned, StepRef,
-};
-use serde::Serialize;
-use serde_json::Value;
+use invigil_schema::{Event, JobId, JobRefused, JobStarted, Kept, Origin, OsText, Snapshot};
 
 pub use recovery::recover;
+pub use result::{ExecError, GivenOutput, JobOutcome, JobResult, JobSpec};
 pub use session::{OnError, SessionError, Steps, StepsError, StepsSpec};
 pub use undo::UndoError;
 pub use work::Worker;
 pub use worker::worker;
 
 use crate::approvals::Asking;
-use crate::capabilities::{Needs, Plan, Registry, Unknown};
+use crate::capabilities::{self, Needs, Plan, Registry, Roots};
 use crate::control::Control;
 use crate::redact::Redactor;
 use crate::run::{Engine, random};
 use crate::telemetry::{ResourceGuard, Sampler, TelemetryError};
-use fit::{FitError, short};
+use end::Ended;
 use owner::Owner;
-use seen::Seen;
-use work::{Ready, Recipes, WorkEnd, Worked};
+use work::{Ready, Recipes, WorkEnd};
 
 /// The variables that every job gets, if they are there.
 const ENV: [&str; 12] = [
@@ -62,27 +61,6 @@ const ENV: [&str; 12] = [
     "NO_COLOR",
     "RUST_BACKTRACE",
 ];
-/// What an agent asks for.
-#[derive(Debug, Clone, Default)]
-pub struct JobSpec {
-    /// The name of a capability.
-    pub capability: String,
-    /// What it is told.
-    pub arguments: Value,
-    /// Nothing may be changed.
-    pub dry_run: bool,
-    /// The session that it belongs to.
-    pub session: Option<SessionId>,
-    /// The step of the session's file that it is.
-    pub step: Option<StepRef>,
-    /// Further trees that it may use.
-    pub allow: Vec<PathBuf>,
-    /// Whether it is not to be done where this machine cannot bound it fully.
-    pub strict: bool,
-    /// Whether all that a program prints is kept.
-    pub keep_output: bool,
-}
-
 /// How jobs are cancelled, from any thread.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Mutex<Cancelling>>);
@@ -122,121 +100,6 @@ impl Cancel {
             state.control.kill();
         }
     }
-}
-
-/// What became of a job.
-#[derive(Debug, Clone, Serialize)]
-pub struct JobResult {
-    /// The job.
-    pub job_id: JobId,
-    /// What was asked for.
-    pub capability: String,
-    /// Whether it was done.
-    pub success: bool,
-    /// How it ended.
-    pub state: JobOutcome,
-    /// What it gave.
-    pub output: GivenOutput,
-    /// The machine before.
-    pub before: Snapshot,
-    /// The machine after.
-    pub after: Snapshot,
-    /// The processes that it started.
-    pub spawned: Vec<Spawned>,
-    /// What this machine could not give.
-    pub degraded: Vec<String>,
-    /// The run with all of its facts, if a program did it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run: Option<RunId>,
-    /// The number of its last record.
-    pub seq: u64,
-    /// How long it took.
-    pub duration_ms: u64,
-    /// What else went wrong.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub warnings: Vec<String>,
-}
-
-/// How a job ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum JobOutcome {
-    /// It was done.
-    Completed,
-    /// Its arguments are wrong.
-    Invalid,
-    /// It could not be done.
-    Failed,
-    /// The policy did not let it.
-    Denied,
-    /// Its time was up.
-    TimedOut,
-    /// Somebody did not want it any more.
-    Cancelled,
-}
-
-/// What a job gave.
-#[derive(Debug, Clone, Serialize)]
-pub struct GivenOutput {
-    /// Whether it was done.
-    pub success: bool,
-    /// The result.
-    pub data: Value,
-    /// The same for people, or why it was not done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-}
-
-/// Why there is no job.
-#[derive(Debug, thiserror::Error)]
-pub enum ExecError {
-    /// There is no such capability.
-    #[error("{0}; `invigil capabilities` lists them")]
-    Unknown(#[from] Unknown),
-    /// The machine is too busy.
-    #[error("{why}; INVIGIL_GUARD=off switches this guard off")]
-    Busy {
-        /// Which figure is past its threshold.
-        why: String,
-    },
-    /// A directory that cannot be used.
-    #[error("cannot use the directory {}: {source}", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The session takes no jobs.
-    #[error(transparent)]
-    Session(#[from] SessionError),
-    /// There is nothing to take back.
-    #[error(transparent)]
-    Undo(#[from] UndoError),
-    /// The machine's figures cannot be read.
-    #[error(transparent)]
-    Telemetry(#[from] TelemetryError),
-    /// There is no randomness to hide secrets with.
-    #[error("the kernel gives no random numbers: {0}")]
-    Key(#[source] io::Error),
-    /// The store.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The index of jobs.
-    #[error(transparent)]
-    Index(#[from] IndexError),
-    /// The files of the store that say who lives.
-    #[error("cannot use the store: {0}")]
-    Owner(#[source] io::Error),
-    /// The arguments are too large for a record, and cannot be kept beside it.
-    #[error("the arguments cannot be kept: {0}")]
-    Arguments(String),
-    /// The journal of jobs cannot be written.
-    #[error("the job cannot be recorded: {0}")]
-    Journal(#[from] JournalError),
-    /// A policy file is wrong.
-    #[error("{0}")]
-    Policy(String),
 }
 
 /// Carries out jobs, one or many at once.
@@ -398,8 +261,15 @@ impl Executor {
             working_dir,
             roots,
         };
-        let plan = capability.check(&spec.arguments);
+        let mut plan = capability.check(&spec.arguments);
         let denial = self.denial(spec);
+        let undo = self.to_take_back(&job);
+        if let (Ok(Plan::Work(needs)), Ok(undo)) = (&mut plan, &undo)
+            && spec.capability == undo::UNDO
+            && undo.iter().all(|kept| kept.repository.is_none())
+        {
+            needs.programs = &[];
+        }
         thread::scope(|scope| {
             // A worker is started while everything else is made ready. It does nothing before it has its order.
             let launching = match (&plan, &denial) {
@@ -428,7 +298,7 @@ impl Executor {
                 (Ok(Plan::Work(needs)), _) => {
                     let ready = launching.and_then(|thread| thread.join().ok());
                     let lost = || Err("the worker did not start".to_owned());
-                    self.work(&job, &needs, ready.unwrap_or_else(lost))
+                    self.work(&job, &needs, ready.unwrap_or_else(lost), undo)
                 }
             };
             self.finish(&job, before, begun, done)
@@ -436,14 +306,20 @@ impl Executor {
     }
 
     /// Hands a job to a worker.
-    fn work(&self, job: &Job<'_>, needs: &Needs, ready: Result<Ready, String>) -> Ended {
+    fn work(
+        &self,
+        job: &Job<'_>,
+        needs: &Needs,
+        ready: Result<Ready, String>,
+        undo: Result<Vec<Kept>, ExecError>,
+    ) -> Ended {
+        let undo = match undo {
+            Ok(undo) => undo,
+            Err(error) => return Ended::so(WorkEnd::failed(error.to_string())),
+        };
         let ready = match ready {
             Ok(ready) => ready,
             Err(why) => return Ended::so(WorkEnd::failed(why)),
-        };
-        let undo = match self.to_take_back(job) {
-            Ok(undo) => undo,
-            Err(error) => return Ended::so(WorkEnd::failed(error.to_string())),
         };
         job.cancel.steers(ready.control());
         let done = ready.carry_out(self, job, needs, &undo);
@@ -476,7 +352,7 @@ impl Executor {
     fn started(&self, job: &Job<'_>, before: &Snapshot) -> Result<JobStarted, ExecError> {
         let fitted = self.fitted(job.spec.arguments.clone());
         let (arguments, arguments_blob) =
-            fitted.map_err(|error: FitError| ExecError::Arguments(error.to_string()))?;
+            fitted.map_err(|error| ExecError::Arguments(error.to_string()))?;
         let os = |path: &PathBuf| OsText::from(path.clone().into_os_string());
         Ok(JobStarted {
             job_id: job.id.clone(),
@@ -490,142 +366,6 @@ impl Executor {
             allowed: job.roots[1..].iter().map(os).collect(),
             owner: self.owner.name().to_owned(),
             before: before.clone(),
-        })
-    }
-
-    /// Records the one end of a job, and tells it.
-    fn finish(
-        &self,
-        job: &Job<'_>,
-        before: Snapshot,
-        begun: Instant,
-        ended: Ended,
-    ) -> Result<JobResult, ExecError> {
-        let Worked {
-            end: how,
-            mut seen,
-            degraded,
-        } = ended.worked;
-        // A machine that cannot be looked at any more must not keep a job without an end.
-        let after = ended.after.or_else(|| self.snapshot(&job.working_dir).ok());
-        let after = after.unwrap_or_else(|| before.clone());
-        let end = JobEnd {
-            job_id: job.id.clone(),
-            capability: job.spec.capability.clone(),
-            session: job.spec.session.clone(),
-            duration_ms: begun.elapsed().as_millis() as u64,
-            spawned: seen.take_spawned(),
-            refused: std::mem::take(&mut seen.refused),
-            degraded: degraded.clone(),
-            run: ended.run.clone(),
-            before: Some(before.clone()),
-            after: Some(after.clone()),
-        };
-        let (spawned, duration_ms) = (end.spawned.clone(), end.duration_ms);
-        let zombies = self.guard.zombies(&after.processes);
-        let mut warnings: Vec<String> = zombies.iter().map(ToString::to_string).collect();
-        let mut output = |data: Value| {
-            self.kept_output(data).unwrap_or_else(|error| {
-                warnings.push(format!("the result could not be kept: {error}"));
-                JobOutput {
-                    data: Value::Null,
-                    blob: None,
-                    message: None,
-                }
-            })
-        };
-        let partial = ended.shown;
-        let mut some = |data: Option<Value>| data.map(&mut output);
-        let (event, state, data, message): (Event, JobOutcome, Value, Option<String>) = match how {
-            WorkEnd::Done(given) => {
-                let kept = some(Some(given.data.clone()));
-                let kept = kept.unwrap_or_else(|| JobOutput {
-                    data: Value::Null,
-                    blob: None,
-                    message: None,
-                });
-                let output = JobOutput {
-                    message: given.message.as_deref().map(short),
-                    ..kept
-                };
-                let event = JobCompleted { end, output }.into();
-                (event, JobOutcome::Completed, given.data, given.message)
-            }
-            WorkEnd::Failed { error, data } => {
-                let (state, error) = match ended.invalid {
-                    true => (JobOutcome::Invalid, format!("Validation failed: {error}")),
-                    false => (JobOutcome::Failed, format!("Execution failed: {error}")),
-                };
-                let data = data.or(partial);
-                let event = JobFailed {
-                    end,
-                    error: short(&error),
-                    recovered: false,
-                    output: some(data.clone()),
-                };
-                (event.into(), state, data.unwrap_or_default(), Some(error))
-            }
-            WorkEnd::Denied(error) => {
-                let error = format!("Denied: {error}");
-                let event = JobDenied {
-                    end,
-                    error: short(&error),
-                };
-                (
-                    event.into(),
-                    JobOutcome::Denied,
-                    partial.unwrap_or_default(),
-                    Some(error),
-                )
-            }
-            WorkEnd::TimedOut(had) => {
-                let timeout_ms = had.as_millis() as u64;
-                let output = some(partial.clone());
-                let event = JobTimedOut {
-                    end,
-                    timeout_ms,
-                    output,
-                };
-                let message = "Execution failed: its time was up".to_owned();
-                (
-                    event.into(),
-                    JobOutcome::TimedOut,
-                    partial.unwrap_or_default(),
-                    Some(message),
-                )
-            }
-            WorkEnd::Cancelled => {
-                let output = some(partial.clone());
-                let message = "Execution failed: it was cancelled".to_owned();
-                (
-                    JobCancelled { end, output }.into(),
-                    JobOutcome::Cancelled,
-                    partial.unwrap_or_default(),
-                    Some(message),
-                )
-            }
-        };
-        let ticket = self.append(&event)?;
-        ticket.durable()?;
-        let success = state == JobOutcome::Completed;
-        Ok(JobResult {
-            job_id: job.id.clone(),
-            capability: job.spec.capability.clone(),
-            success,
-            state,
-            output: GivenOutput {
-                success,
-                data,
-                message,
-            },
-            before,
-            after,
-            spawned,
-            degraded,
-            run: ended.run,
-            seq: ticket.seq(),
-            duration_ms,
-            warnings,
         })
     }
 
@@ -668,36 +408,6 @@ fn granted(policy: &Policy) -> Vec<PathBuf> {
     real.filter(|root| root.is_dir()).collect()
 }
 
-/// How a job ended, before it is on record.
-struct Ended {
-    worked: Worked,
-    /// The machine after, if somebody has looked already.
-    after: Option<Snapshot>,
-    /// The run with all of its facts.
-    run: Option<RunId>,
-    /// What a program printed, however it ended.
-    shown: Option<Value>,
-    /// Whether the arguments were wrong.
-    invalid: bool,
-}
-
-impl Ended {
-    /// Just so, without any process.
-    fn so(end: WorkEnd) -> Ended {
-        Ended {
-            worked: Worked {
-                end,
-                seen: Seen::default(),
-                degraded: Vec::new(),
-            },
-            after: None,
-            run: None,
-            shown: None,
-            invalid: false,
-        }
-    }
-}
-
 impl Drop for Executor {
     fn drop(&mut self) {
         let recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -710,14 +420,27 @@ impl Drop for Executor {
 }
 
 /// What would be run.
-fn dry(command: &crate::capabilities::Command) -> crate::capabilities::Output {
+fn dry(command: &capabilities::Command) -> capabilities::Output {
     let argv: Vec<String> = command
         .argv
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let data = serde_json::json!({ "dry_run": true, "argv": argv });
-    crate::capabilities::Output::new(data).message("nothing was run")
+    capabilities::Output::new(data).message("nothing was run")
+}
+
+/// Removes what a worker that was killed has left under temporary names.
+fn sweep(job_id: &JobId, roots: &[PathBuf], touched: &[OsText]) {
+    let Some((first, more)) = roots.split_first() else {
+        return;
+    };
+    if let Ok(roots) = Roots::open(first, more) {
+        let paths = touched
+            .iter()
+            .map(|path| Path::new(OsStr::from_bytes(path.as_bytes())));
+        capabilities::sweep(&roots, job_id, paths);
+    }
 }
 
 fn new_id() -> JobId {

@@ -1,12 +1,16 @@
 //! After a crash: a job whose process is gone gets its one end.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use invigil_journal::{Clock, JobFilter, JobState, Jobs, Store};
-use invigil_schema::{JobEnd, JobFailed, JobId, Origin};
+use invigil_journal::{Clock, JobFilter, JobState, Jobs, RunRef, Store};
+use invigil_schema::{Event, JobEnd, JobFailed, JobId, Origin, OsText};
 
-use super::{ExecError, owner};
+use super::undo::event;
+use super::{ExecError, owner, sweep};
 
 /// Gives each job without an end, and without a living owner, exactly one. The jobs that got it, oldest first.
 pub fn recover(
@@ -35,7 +39,7 @@ pub fn recover(
     }
     // Who is dead now says nothing more. What it still said before is read only now.
     jobs.refresh()?;
-    let (_, journal) = store.jobs(clock, writer)?;
+    let (run, journal) = store.jobs(clock, writer)?;
     let mut recovered = Vec::new();
     let mut left = jobs.jobs(&open)?;
     left.retain(|job| alive.contains_key(&job.owner));
@@ -58,6 +62,7 @@ pub fn recover(
             output: None,
         };
         journal.append(Origin::Runtime, &failed.into())?.durable()?;
+        tidy(&jobs, &run, job.seq, &job.job_id)?;
         recovered.push(job.job_id);
     }
     jobs.refresh()?;
@@ -65,4 +70,22 @@ pub fn recover(
         owner::forget(store, owner);
     }
     Ok(recovered)
+}
+
+/// Removes what the worker of a dead process may have left under temporary names.
+fn tidy(jobs: &Jobs, run: &RunRef, seq: u64, job_id: &JobId) -> Result<(), ExecError> {
+    let path = |text: &OsText| PathBuf::from(OsStr::from_bytes(text.as_bytes()));
+    let Some(Event::JobStarted(started)) = event(run, seq)? else {
+        return Ok(());
+    };
+    let mut touched = Vec::new();
+    for seq in jobs.kept(job_id)? {
+        if let Some(Event::JobKept(record)) = event(run, seq)? {
+            touched.extend(record.kept.into_iter().map(|kept| kept.path));
+        }
+    }
+    let mut roots = vec![path(&started.working_dir)];
+    roots.extend(started.allowed.iter().map(path));
+    sweep(job_id, &roots, &touched);
+    Ok(())
 }

@@ -144,7 +144,7 @@ fn is_whole(started: &JobStarted) -> bool {
         .is_none_or(|path| path.is_null())
 }
 
-fn event(run: &RunRef, seq: u64) -> Result<Option<Event>, StoreError> {
+pub(super) fn event(run: &RunRef, seq: u64) -> Result<Option<Event>, StoreError> {
     let Some(mut reader) = run.read(seq)? else {
         return Ok(None);
     };

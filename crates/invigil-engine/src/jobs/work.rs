@@ -79,9 +79,10 @@ pub(super) struct Done {
     handle: Handle,
     guard: Guard,
     watching: Watching,
-    /// How much time it had.
-    had: Duration,
     said: io::Result<Option<Said>>,
+    timeout: Duration,
+    /// What it was about to change.
+    touched: Vec<OsText>,
     words: String,
     degraded: Vec<String>,
 }
@@ -180,11 +181,12 @@ impl Ready {
         undo: &[Kept],
     ) -> Done {
         let readable = undo.iter().filter_map(|kept| kept.before.sha256());
-        let talk = Talk {
+        let mut talk = Talk {
             executor,
             job,
             readable: readable.copied().collect(),
             announced: Vec::new(),
+            touched: Vec::new(),
         };
         self.pipes.deadline = Instant::now().checked_add(needs.timeout);
         let said = talk.with_worker(undo, &mut self.pipes);
@@ -195,8 +197,9 @@ impl Ready {
             handle: self.handle,
             guard: self.guard,
             watching: self.watching,
-            had: needs.timeout,
             said,
+            timeout: needs.timeout,
+            touched: talk.touched,
             words: self.pipes.words(),
             degraded: self.degraded,
         }
@@ -207,6 +210,9 @@ impl Done {
     /// Waits until nobody is left, and says what came of it.
     pub(super) fn wait(self, job: &Job<'_>) -> Worked {
         let outcome = self.handle.wait(None);
+        if !matches!(self.said, Ok(Some(_))) {
+            super::sweep(&job.id, &job.roots, &self.touched);
+        }
         let seen = self.watching.take();
         let mut degraded = self.degraded;
         if let (Some(started), false) = (&seen.started, self.recipe.key.signals) {
@@ -215,7 +221,7 @@ impl Done {
         }
         let timed_out = |error: &io::Error| error.kind() == io::ErrorKind::TimedOut;
         let end = match self.said {
-            Err(error) if timed_out(&error) => WorkEnd::TimedOut(self.had),
+            Err(error) if timed_out(&error) => WorkEnd::TimedOut(self.timeout),
             Ok(Some(Said::Done { data, message })) => WorkEnd::Done(Output { data, message }),
             _ if job.cancel.is_cancelled() => WorkEnd::Cancelled,
             Ok(Some(Said::Failed {
@@ -336,7 +342,7 @@ impl Executor {
         let mut env = self.env_of_jobs();
         let guard = Guard::new(&rules, &mut env, &[]);
         let missing = match key.strict {
-            true => guard.missing(),
+            true => guard.missing(None),
             false => Vec::new(),
         };
         if !missing.is_empty() {
@@ -445,11 +451,12 @@ struct Talk<'a> {
     /// Blobs that the worker may see: what the job that it undoes has kept, and what it has kept itself.
     readable: HashSet<Digest>,
     announced: Vec<Kept>,
+    touched: Vec<OsText>,
 }
 
 impl Talk<'_> {
     /// Gives the order, answers, and returns the worker's last message, if it got that far.
-    fn with_worker(mut self, undo: &[Kept], pipes: &mut Pipes) -> io::Result<Option<Said>> {
+    fn with_worker(&mut self, undo: &[Kept], pipes: &mut Pipes) -> io::Result<Option<Said>> {
         let order = Order {
             job_id: self.job.id.clone(),
             capability: self.job.spec.capability.clone(),
@@ -477,6 +484,7 @@ impl Talk<'_> {
                         taken = self.take(&blobs, &kept, &mut content);
                         content.skip()?;
                     }
+                    self.touched.push(kept.path.clone());
                     taken.map(|()| self.announced.push(kept))
                 }
                 Said::Settle => self.settle(),

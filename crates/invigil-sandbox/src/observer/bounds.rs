@@ -145,15 +145,27 @@ impl Bounds {
                 let found = wanted.found.as_bytes();
                 bound.exec(found).or_else(|_| bound.exec(&real_path(found)))
             }
-            Work::Watch(Pending::Chdir) => Ok(()),
+            Work::Watch(Pending::Chdir | Pending::Rights(..)) => Ok(()),
         };
         decision(judged)
+    }
+
+    /// Whether a file is one that steers others, or the machine.
+    pub(super) fn judge_file(&self, op: &FileOp) -> Decision {
+        decision(self.confined.as_ref().map_or(Ok(()), |_| others(op)))
     }
 
     /// The same for a program that is already loaded.
     pub(super) fn judge_exec(&self, executable: &OsText) -> Decision {
         let confined = self.confined.as_ref();
         decision(confined.map_or(Ok(()), |c| c.bound.exec(executable.as_bytes())))
+    }
+
+    /// How long a file may become, as the evidence says it.
+    pub(super) fn longest_file(&self) -> Option<OsText> {
+        let limited = self.limit(LimitKind::FileSize)?;
+        let text = format!("a file of more than {} bytes", limited.limit);
+        Some(text.into_bytes().into())
     }
 
     /// Whether an act would make a file longer than the caller may make one. The limit is not ours.
@@ -163,6 +175,9 @@ impl Bounds {
             if *length > limited.limit.cast_signed())
     }
 }
+
+/// The rule in the evidence of a file that would have become too long.
+pub(super) const LONG_FILE: &str = "limit:file_size";
 
 /// Where names lead to something else for each process.
 const PROC: &[u8] = b"/proc/";
@@ -187,10 +202,21 @@ const PUBLIC: [&[u8]; 16] = [
     b"oom_adj",
 ];
 
+/// The memory of the machine, its ports, and what its kernel has to say.
+const MACHINE: [&[u8]; 6] = [
+    b"/proc/kcore",
+    b"/proc/kmsg",
+    b"/dev/mem",
+    b"/dev/kmem",
+    b"/dev/port",
+    b"/dev/kmsg",
+];
+
 /// Where processes are put into groups that share what they use.
 const CGROUPS: &[u8] = b"/sys/fs/cgroup/";
 
-/// Whether a file is how others are steered: what `/proc` has of a process outside of the run, and cgroups.
+/// Whether a file is how others are steered or seen through: what `/proc` has of a process outside of the run, cgroups, and
+/// the machine itself.
 fn others(op: &FileOp) -> Result<(), Beyond> {
     let reads = op.op == FileOpKind::Open && !op.flags.contains(&OpenFlag::Write);
     let path = op.path.as_bytes();
@@ -198,6 +224,9 @@ fn others(op: &FileOp) -> Result<(), Beyond> {
         let error = Errno(libc::EACCES);
         Err(Beyond { rule, error })
     };
+    if MACHINE.contains(&path) && !op.flags.contains(&OpenFlag::Path) {
+        return beyond("confined:machine");
+    }
     if reads {
         return Ok(());
     }
@@ -463,6 +492,30 @@ impl Observer {
                 outside("trace", target)
             }
             Call::ForeignMemory { target } => outside("trace", target),
+            Call::ForeignMemoryByFd { pidfd } => {
+                outside("trace", protect::pidfd_target(&trapped.caller, pidfd)?)
+            }
+            Call::SignalOwner(owner) => {
+                let target = owner.target(&trapped.caller);
+                let group = target.checked_neg().filter(|group| *group > 0);
+                match group {
+                    Some(group) if !self.is_own_group(&trapped.caller, group) => {
+                        Some(Refusal::confined("signal", &format!("group {group}")))
+                    }
+                    _ => outside("signal", target),
+                }
+            }
+            Call::Lease if arguments[2] as i32 != libc::F_UNLCK => {
+                Some(Refusal::confined("lease", "fcntl"))
+            }
+            // To ask what it says is nobody's business.
+            Call::Clock { at } => {
+                let modes = sys::read_array(trapped.caller.tid, at).map_or(0, u32::from_ne_bytes);
+                (modes != 0).then(|| Refusal::confined("clock", "adjtimex"))
+            }
+            Call::Mknod { mode, device, .. } if is_device(mode, device) => {
+                Some(Refusal::confined("device", "mknod"))
+            }
             Call::PidfdGetFd { pidfd } => {
                 outside("descriptor", protect::pidfd_target(&trapped.caller, pidfd)?)
             }
@@ -545,6 +598,15 @@ impl Observer {
             number.is_some_and(|pid: u32| self.table.processes.contains_key(&pid))
         };
         !known("Tgid") && !known("PPid")
+    }
+}
+
+/// Whether a node would be a device. The one without a number stands for a removed file where trees are laid over others.
+fn is_device(mode: u32, device: u64) -> bool {
+    match mode & libc::S_IFMT {
+        libc::S_IFBLK => true,
+        libc::S_IFCHR => device != 0,
+        _ => false,
     }
 }
 

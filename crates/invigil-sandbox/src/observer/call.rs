@@ -5,14 +5,15 @@ use invigil_schema::{
 };
 
 use super::Observer;
-use super::settle::{Via, Work};
-use crate::api::{Answer, Decision, Request};
+use super::settle::{Via, Work, file_what};
+use crate::api::{Action, Answer, Decision, Moment, Request};
 use crate::calls::{self, Call, Owner};
 use crate::exact::sockets::Refusal;
 use crate::exact::{self, sockets};
 use crate::exec;
 use crate::files::{self, Likeness, Way};
 use crate::filter;
+use crate::names;
 use crate::net;
 use crate::paths::{self, Base, Caller, Stop, read_path};
 use crate::protect::{self, RULE, Sight};
@@ -221,11 +222,37 @@ impl Observer {
             return self.refuse_file(trapped, op, INEXACT, Errno(libc::EPERM));
         }
         let work = match way {
-            Way::Fails(error) => return self.fail_file(trapped, op, error),
+            Way::Fails(error) => return self.fail_all_the_same(trapped, op, error),
+            Way::Refused(rule, error) => return self.refuse_file(trapped, op, rule, error),
             Way::Native => Work::Watch(Pending::File(op)),
             Way::Ours(act) => Work::File(op, act),
         };
         self.decide(trapped, work);
+    }
+
+    /// A call on a file that the kernel would not let happen. If it may not happen anyway, that is on the record too.
+    fn fail_all_the_same(&mut self, trapped: Trapped, op: FileOp, error: Errno) {
+        let refused = self.exact && matches!(error.0, libc::EACCES | libc::EPERM);
+        let answer = refused.then(|| {
+            self.gate.check(&Request {
+                id: 0,
+                process: trapped.process,
+                action: Action::File(&op),
+                moment: Moment::Failing,
+                held: None,
+                exact: true,
+            })
+        });
+        let decision = match answer {
+            Some(Answer::Now(Decision::Allow)) => self.bounds.judge_file(&op),
+            Some(Answer::Now(decision)) => decision,
+            Some(Answer::Ask) | None => Decision::Allow,
+        };
+        if let Decision::Deny { rule, place, .. } = decision {
+            let (what, target) = (file_what(&op), op.path.clone());
+            self.deny_by(trapped.process, &what, target, (rule, place), error);
+        }
+        self.fail_file(trapped, op, error);
     }
 
     fn on_net_call(&mut self, trapped: Trapped, planned: net::Planned) {
@@ -309,6 +336,8 @@ impl Observer {
                 id,
                 process,
                 action,
+                moment: Moment::Before,
+                held: work.held(),
                 exact: matches!(work, Work::Net(..) | Work::File(..)),
             });
             if answer != Answer::Now(Decision::Allow) {
@@ -380,7 +409,12 @@ impl Observer {
                 {
                     process.identity = Identity::Different;
                 }
-                self.pass(trapped);
+                match names::rights(trapped.number) {
+                    Some(name) if self.bounds.is_confined() => {
+                        self.watch(trapped, Pending::Rights(process, name));
+                    }
+                    _ => self.pass(trapped),
+                }
             }
             Call::Chdir => {
                 if let Some(process) = self.table.processes.get_mut(&caller.pid) {
@@ -498,20 +532,10 @@ impl Observer {
 
     /// Whether signals about a file would go to us, and whether as one of a group.
     fn owner_is_us(&self, caller: &Caller, owner: Owner) -> (bool, bool) {
-        const GROUP: i32 = 2;
-        let number = |bytes: [u8; 4]| i64::from(i32::from_ne_bytes(bytes));
-        let target = match owner {
-            Owner::Number(number) => number,
-            Owner::At(address) => sys::read_array(caller.tid, address).map_or(0, number),
-            Owner::Kinded(address) => {
-                let kind = sys::read_array(caller.tid, address).map_or(0, i32::from_ne_bytes);
-                let who = sys::read_array(caller.tid, address + 4).map_or(0, number);
-                if kind == GROUP { -who } else { who }
-            }
-        };
         if !protect::numbers_ours(caller) {
             return (false, false);
         }
+        let target = owner.target(caller);
         let group = target < 0 && sys::getpgid(0).is_ok_and(|own| i64::from(own) == -target);
         (group || protect::is_us(target), group)
     }

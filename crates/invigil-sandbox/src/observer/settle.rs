@@ -1,7 +1,7 @@
 //! From a decision to an answer.
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,7 @@ use invigil_schema::{
 };
 
 use super::Observer;
+use super::bounds::LONG_FILE;
 use super::call::Trapped;
 use super::trace::ERESTARTNOINTR;
 use crate::acts::{self, Act, Done, Slow};
@@ -55,7 +56,15 @@ impl Work {
             Work::Net(op, _) => vec![Action::Net(op)],
             Work::Watch(Pending::Net(ops)) => ops.iter().map(Action::Net).collect(),
             Work::Watch(Pending::Exec(wanted)) => vec![Action::Exec(wanted.request())],
-            Work::Watch(Pending::Chdir) => Vec::new(),
+            Work::Watch(Pending::Chdir | Pending::Rights(..)) => Vec::new(),
+        }
+    }
+
+    /// The file that it is about, if it is held.
+    pub(super) fn held(&self) -> Option<BorrowedFd<'_>> {
+        match self {
+            Work::File(_, act) => act.held(),
+            Work::Net(..) | Work::Watch(_) => None,
         }
     }
 
@@ -87,12 +96,12 @@ impl Work {
             Work::Net(op, _) => net_what(op),
             Work::Watch(Pending::Net(ops)) => ops.first().map_or_else(Default::default, net_what),
             Work::Watch(Pending::Exec(wanted)) => ("exec".into(), wanted.found.clone()),
-            Work::Watch(Pending::Chdir) => Default::default(),
+            Work::Watch(Pending::Chdir | Pending::Rights(..)) => Default::default(),
         }
     }
 }
 
-fn file_what(op: &FileOp) -> String {
+pub(super) fn file_what(op: &FileOp) -> String {
     let name = match op.op {
         FileOpKind::Open if !op.flags.contains(&OpenFlag::Write) => "read",
         FileOpKind::Open | FileOpKind::Create | FileOpKind::Truncate => "write",
@@ -192,7 +201,7 @@ impl Observer {
             Work::File(op, act) if self.bounds.is_too_long(&act) => {
                 let Caller { pid, tid, .. } = trapped.caller;
                 let _ = sys::kill_thread(pid, tid, libc::SIGXFSZ);
-                self.fail_file(trapped, op, Errno(libc::EFBIG));
+                self.refuse_file(trapped, op, LONG_FILE, Errno(libc::EFBIG));
             }
             Work::File(op, act) => self.do_file(trapped, op, act),
             Work::Net(op, act) => self.do_net(trapped, Some(op), act),
@@ -468,7 +477,7 @@ impl Observer {
             match pending {
                 Pending::Exec(_) => task.pending = Some(pending),
                 // Where it is cannot be told, so nothing is kept.
-                Pending::Chdir => {}
+                Pending::Chdir | Pending::Rights(..) => {}
                 pending => self.complete(tid, pending, CallResult::Unknown),
             }
         }

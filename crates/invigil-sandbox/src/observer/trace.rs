@@ -7,9 +7,10 @@ use invigil_schema::{
     ProcessForked, Tier,
 };
 
+use super::bounds::LONG_FILE;
 use super::settle::NOT_ELSEWHERE;
 use super::{ORPHAN_PATIENCE, Observer};
-use crate::api::{Action, Answer, Decision, Exec, Request};
+use crate::api::{Action, Answer, Decision, Exec, Moment, Request};
 use crate::calls;
 use crate::exec;
 use crate::paths::{self, Cwd};
@@ -216,6 +217,8 @@ impl Observer {
             id: 0,
             process,
             action: Action::File(op),
+            moment: Moment::After,
+            held: None,
             exact: true,
         };
         let (error, refused) = match self.gate.check(&request) {
@@ -258,6 +261,12 @@ impl Observer {
                     process.cwd = Some(Cwd::default());
                 }
             }
+            Pending::Rights(process, name) => {
+                if result == CallResult::Failed(Errno(libc::EPERM)) {
+                    let rule = "the kernel gives no more rights than there are";
+                    self.deny(process, "rights", name.into(), rule, Errno(libc::EPERM));
+                }
+            }
             Pending::Exec(Wanted { asked: path, .. }) => {
                 let process = self
                     .table
@@ -279,7 +288,23 @@ impl Observer {
     fn on_signal(&mut self, tid: u32, signal: i32) {
         #[cfg(target_arch = "x86_64")]
         self.keep_whole(tid);
+        if signal == libc::SIGXFSZ {
+            self.on_long_file(tid);
+        }
         self.resume(tid, signal);
+    }
+
+    /// A file would have become longer than it may, says the kernel, whether or not the signal is ignored. Told once of
+    /// each process.
+    fn on_long_file(&mut self, tid: u32) {
+        let pid = self.table.tasks.get(&tid).map(|task| task.pid);
+        let process = pid.and_then(|pid| self.table.processes.get_mut(&pid));
+        if let (Some(target), Some(process)) = (self.bounds.longest_file(), process)
+            && !std::mem::replace(&mut process.told_of_length, true)
+        {
+            let process = process.id;
+            self.deny(process, "file.write", target, LONG_FILE, Errno(libc::EFBIG));
+        }
     }
 
     /// A signal that arrives before a trapped call has been looked at ends the waiting for it. The call has not begun,
@@ -341,6 +366,10 @@ impl Observer {
             if changed || self.looks_at_programs {
                 self.judge_again(pid, &image);
             }
+            if image.lends_rights {
+                let detail = "it would run with the rights of its owner or group; here it has those of its caller";
+                self.note(id, Note::RightsNotLent, detail);
+            }
             let requested = wanted.map(|wanted| wanted.asked);
             let requested = requested.filter(|asked| *asked != image.executable);
             let (argv, argv_cut_bytes) = exec::recorded(image.argv);
@@ -389,6 +418,8 @@ impl Observer {
                 cut: false,
                 sha256: image.sha256,
             }),
+            moment: Moment::After,
+            held: None,
             exact: true,
         };
         let answer = match self.gate.check(&request) {
@@ -462,7 +493,7 @@ impl Observer {
 
     /// A call whose caller was killed in it: it was attempted, and how it ended is not known.
     fn abandon(&mut self, pending: Pending) {
-        if !matches!(pending, Pending::Exec(_) | Pending::Chdir) {
+        if matches!(pending, Pending::File(_) | Pending::Net(_)) {
             self.complete(0, pending, CallResult::Unknown);
         }
     }

@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Mode, is_root, open_dir};
+use crate::harness::{Mode, is_root, lasting_dir, open_dir};
 
 /// How often a race is run; the long form is much longer.
 fn tries() -> u64 {
@@ -20,22 +20,19 @@ fn tries() -> u64 {
 
 /// The program that tries.
 fn sockets() -> Option<&'static str> {
-    static BUILT: OnceLock<Option<(tempfile::TempDir, PathBuf)>> = OnceLock::new();
+    static BUILT: OnceLock<Option<PathBuf>> = OnceLock::new();
     let built = BUILT.get_or_init(|| {
-        let dir = open_dir();
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/sockets.c");
-        let program = dir.path().join("sockets");
+        let program = lasting_dir().join("sockets");
         let mut gcc = Command::new("gcc");
         gcc.args(["-w", "-O1", "-pthread", source, "-o"])
             .arg(&program);
-        gcc.status()
-            .is_ok_and(|s| s.success())
-            .then_some((dir, program))
+        gcc.status().is_ok_and(|s| s.success()).then_some(program)
     });
     if built.is_none() {
         eprintln!("skipped: there is no gcc to build the fixtures with");
     }
-    built.as_ref().and_then(|(_, program)| program.to_str())
+    built.as_ref().and_then(|program| program.to_str())
 }
 
 fn users() -> Vec<Mode> {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -23,7 +23,7 @@ pub(crate) struct Mode {
 
 /// The programs that the tests use, where everybody can reach them.
 pub(crate) struct Tools {
-    dir: TempDir,
+    dir: PathBuf,
     pub(crate) traps: Option<PathBuf>,
     pub(crate) confined: Option<PathBuf>,
 }
@@ -31,14 +31,14 @@ pub(crate) struct Tools {
 impl Tools {
     /// Where they are.
     pub(crate) fn path(&self) -> &Path {
-        self.dir.path()
+        &self.dir
     }
 }
 
 pub(crate) fn tools() -> &'static Tools {
     static TOOLS: OnceLock<Tools> = OnceLock::new();
     TOOLS.get_or_init(|| {
-        let dir = open_dir();
+        let dir = lasting_dir();
         let built = std::env::current_exe().unwrap();
         let built = built
             .parent()
@@ -46,10 +46,10 @@ pub(crate) fn tools() -> &'static Tools {
             .parent()
             .unwrap()
             .join("examples/watch");
-        std::fs::copy(&built, dir.path().join("watch")).expect("cargo builds the example");
+        std::fs::copy(&built, dir.join("watch")).expect("cargo builds the example");
         let compile = |name: &str| {
             let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures");
-            let program = dir.path().join(name);
+            let program = dir.join(name);
             let compiled = Command::new("gcc")
                 .args(["-w", "-O1", "-pthread", "-o"])
                 .arg(&program)
@@ -77,6 +77,25 @@ pub(crate) fn open_dir() -> TempDir {
         .unwrap();
     std::fs::set_permissions(dir.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     dir
+}
+
+/// The same for as long as the tests last. What a static holds is never dropped.
+pub(crate) fn lasting_dir() -> PathBuf {
+    static HELD: Mutex<Vec<TempDir>> = Mutex::new(Vec::new());
+    extern "C" fn let_go() {
+        if let Ok(mut held) = HELD.lock() {
+            held.clear();
+        }
+    }
+    let dir = open_dir();
+    let path = dir.path().to_owned();
+    let mut held = HELD.lock().unwrap();
+    if held.is_empty() {
+        // SAFETY: it takes nothing, unwinds nowhere, and lives as long as the program.
+        unsafe { libc::atexit(let_go) };
+    }
+    held.push(dir);
+    path
 }
 
 pub(crate) fn is_root() -> bool {
@@ -115,7 +134,7 @@ impl Mode {
 
     /// `watch` with its options; the facts go to `facts.ndjson` in `dir`.
     pub(crate) fn watch(self, dir: &Path, options: &[&str]) -> Command {
-        let mut command = self.command(tools().dir.path().join("watch"));
+        let mut command = self.command(tools().dir.join("watch"));
         command.args(["--tier", self.tier, "--timeout", "45", "--out"]);
         command
             .arg(dir.join("facts.ndjson"))

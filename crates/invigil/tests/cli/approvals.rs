@@ -501,6 +501,12 @@ def end(limit=30):
 #[track_caller]
 fn at_a_terminal(invigil: &Invigil, id: &str, more: &[&str], script: &str, person: &str) -> i32 {
     std::fs::write(invigil.at("policy.toml"), POLICY).unwrap();
+    under_rules(invigil, id, more, script, person)
+}
+
+/// The same under the rules that are there.
+#[track_caller]
+fn under_rules(invigil: &Invigil, id: &str, more: &[&str], script: &str, person: &str) -> i32 {
     let head = ["run", "-q", "--run-id", id, "--policy", "policy.toml"];
     let watched = invigil.command(&[&head, more, &["--", "sh", "-c", script]].concat());
     let variables = watched.get_envs();
@@ -615,5 +621,115 @@ fn an_interrupt_takes_the_question_back() {
         let script = "setsid -w true; bash --norc -ic ': > asked; exit 9' 2>/dev/null";
         let person = r"id = question(); invigil('approvals', 'allow', id); end()";
         assert_eq!(at_a_terminal(&invigil, "job", &[], script, person), 9);
+    }
+}
+
+/// Asks about a program that is found in two directories of `PATH`.
+const PROGRAMS: &str = r#"
+version = 1
+[[exec]]
+program = "touch"
+args = ["asked", ".."]
+decision = "ask"
+reason = "a person should know"
+"#;
+
+#[test]
+fn a_program_is_approved_in_the_terminal() {
+    for invigil in Invigil::everyone() {
+        std::fs::write(invigil.at("policy.toml"), PROGRAMS).unwrap();
+        std::fs::create_dir(invigil.at("bin")).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/touch", invigil.at("bin/touch")).unwrap();
+        let script = "PATH=$PWD/bin:/usr/bin:/bin; touch free; touch asked && exit 7; exit 8";
+        let asks = "until(b'invigil asks'); until(b'touch'); until(b'asked'); until(b'a person should know'); until(b'[n]o'); ";
+        for (id, keys, code) in [("once", "o", 7), ("no", "n", 8), ("enter", "", 8)] {
+            drop(std::fs::remove_file(invigil.at("asked")));
+            let person = format!("{asks}type(b'{keys}\\n'); end()");
+            assert_eq!(
+                under_rules(&invigil, id, &[], script, &person),
+                code,
+                "{id}"
+            );
+            let made = std::path::Path::new(&invigil.at("asked")).exists();
+            assert_eq!(made, code == 7, "{id}");
+            // A shell that is refused tries the next directory, and nobody is asked twice about the same.
+            let asked = invigil.event(id, "approval_requested");
+            let argv: Vec<_> = asked["what"]["argv"].as_array().unwrap().iter().collect();
+            assert_eq!(argv, ["touch", "asked"], "{asked}");
+            let answered = invigil.event(id, "approval_answered");
+            assert_eq!(answered["by"]["through"], "terminal", "{id}");
+            assert_eq!(answered["action"], asked["action"], "{id}");
+            let denied = invigil.all(id, "access_denied");
+            assert_eq!(denied.is_empty(), code == 7, "{id}: {denied:?}");
+            let question = asked["id"].as_str().unwrap();
+            assert!(
+                denied
+                    .iter()
+                    .all(|d| d["rule"].as_str().unwrap().contains(question)),
+                "{id}: {denied:?}"
+            );
+        }
+        assert!(std::path::Path::new(&invigil.at("free")).exists());
+    }
+}
+
+/// What is written to the terminal is not typed; what would type is refused; whoever takes the terminal away answers nothing.
+#[test]
+fn the_terminal_cannot_be_answered_from_inside() {
+    const HOSTILE: &str = r#"
+import fcntl, os, signal, sys, termios, time
+asked = os.fork()
+if asked == 0:
+    try:
+        open('asked', 'w')
+        os._exit(7)
+    except OSError:
+        os._exit(8)
+time.sleep(0.5)
+tty = os.open('/dev/tty', os.O_RDWR)
+os.write(tty, b'o\nonce\n\r\n')
+for byte in b'o\n':
+    for terminal in (tty, 0):
+        try:
+            fcntl.ioctl(terminal, termios.TIOCSTI, bytes([byte]))
+            print('TYPED')
+        except OSError:
+            pass
+reader = os.fork()
+if reader == 0:
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    signal.signal(signal.SIGTTIN, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    if sys.argv[1] == 'takes':
+        os.tcsetpgrp(tty, os.getpid())
+        os.write(tty, b'o\n')
+        time.sleep(1)
+        os.tcsetpgrp(tty, os.getpgid(os.getppid()))
+    else:
+        try:
+            os.read(tty, 100)
+            print('READ')
+        except OSError:
+            pass
+    os._exit(0)
+os.waitpid(reader, 0)
+print('rea' + 'dy', flush=True)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(asked, 0)[1]))
+"#;
+    for invigil in Invigil::everyone() {
+        std::fs::write(invigil.at("hostile.py"), HOSTILE).unwrap();
+        for id in ["reads", "takes"] {
+            let script = format!("exec python3 hostile.py {id}");
+            let person = "until(b'[n]o'); until(b'ready'); quiet(b'allowed', 0.3)
+if b'TYPED' in everything or b'READ' in everything: fail('%r' % everything)
+type(b'n\\n'); end()";
+            assert_eq!(at_a_terminal(&invigil, id, &[], &script, person), 8, "{id}");
+            assert!(!std::path::Path::new(&invigil.at("asked")).exists());
+            let answered = invigil.event(id, "approval_answered");
+            assert_eq!(answered["decision"], "deny", "{id}");
+            let denied = invigil.all(id, "access_denied");
+            let typed = denied.iter().filter(|d| d["what"] == "terminal");
+            assert_eq!(typed.count(), 4, "{id}: {denied:?}");
+        }
     }
 }

@@ -17,6 +17,7 @@ mod run;
 mod telemetry;
 mod terminal;
 mod views;
+mod work;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -101,6 +101,22 @@ fn a_decision_names_the_rule_and_its_place() {
 }
 
 #[test]
+fn keys_that_are_lent_are_asked_about() {
+    let invigil = Invigil::new();
+    let explain = ["policy", "explain", "--profile", "coding", "--unix"];
+    let keys = invigil.at(".ssh/agent/s.x.agent.y");
+    for socket in [
+        "/tmp/ssh-XXXX/agent.17",
+        "/run/user/1000/keyring/ssh",
+        &keys,
+    ] {
+        let (out, _) = invigil.expect(3, &[&explain[..], &[socket]].concat());
+        assert!(out.contains("logs in with your keys"), "{out}");
+    }
+    invigil.expect(0, &[&explain[..], &["/tmp/other.sock"]].concat());
+}
+
+#[test]
 fn misuse_is_not_a_decision() {
     for invigil in with_policy() {
         invigil.expect(125, &["policy", "explain"]);

@@ -169,3 +169,107 @@ fn places_that_cannot_be_used_are_refused_before_anything_runs() {
         "quiet is not silent: {stderr}"
     );
 }
+
+/// Reports in the name of another run, from a run of its own and from outside; and a place at the channel of one's own run.
+#[test]
+fn nobody_reports_in_the_name_of_another() {
+    const FORGED: &str = "import json, socket, sys
+s = socket.socket(socket.AF_UNIX)
+try:
+    s.connect(open('channel').read().strip())
+    s.sendall((json.dumps({'schema': 'invigil.sdk.v1', 'run_id': 'a', 'seq': 0, 'event_type': 'tool_call_started',
+        'source': 'me', 'tool_call_id': '1', 'tool': 'forged'}) + '\\n').encode())
+    s.recv(1)
+except OSError as error:
+    print(error)
+";
+    for invigil in Invigil::everyone() {
+        let closed = invigil.at("closed.toml");
+        std::fs::write(&closed, "version = 1\n[network]\ndefault = \"deny\"\n").unwrap();
+        let script = "echo \"$INVIGIL_EVENTS\" > channel.new; mv channel.new channel; \
+             rm -f \"$INVIGIL_EVENTS\"; mv \"$INVIGIL_EVENTS\" mine; mv \"${INVIGIL_EVENTS%/*}\" mine; \
+             while [ ! -e over ]; do sleep 0.05; done";
+        let mut command =
+            invigil.command(&["run", "-q", "--run-id", "a", "--", "sh", "-c", script]);
+        let mut other = command.stderr(std::process::Stdio::null()).spawn().unwrap();
+        while !std::path::Path::new(&invigil.at("channel")).exists() {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let forge = ["python3", "-c", FORGED];
+        let run = |id: &str, more: &[&str]| {
+            let head = ["run", "-q", "--run-id", id];
+            invigil.expect(0, &[&head, more, &["--"], &forge].concat());
+        };
+        run("free", &[]);
+        run("exact", &["--mode", "guard", "--profile", "coding"]);
+        run("closed", &["--mode", "guard", "--policy", &closed]);
+        let mut outside = std::process::Command::new("python3");
+        outside.args(["-c", FORGED]).current_dir(invigil.at(""));
+        assert!(outside.status().unwrap().success());
+        std::fs::write(invigil.at("over"), "").unwrap();
+        assert!(other.wait().unwrap().success());
+        assert_eq!(invigil.all("a", "sdk_event").len(), 0);
+        let rejected = invigil.all("a", "sdk_rejected");
+        let foreign = rejected.iter().filter(|r| r["flaw"] == "foreign_peer");
+        assert_eq!((foreign.count(), rejected.len()), (3, 3), "{rejected:?}");
+        // The one that may not connect anywhere has not even called.
+        let denied = invigil.event("closed", "access_denied");
+        assert_eq!(denied["what"], "net.connect");
+        let denied = invigil.all("a", "access_denied");
+        assert_eq!(denied.len(), 3, "{denied:?}");
+        assert!(
+            denied
+                .iter()
+                .all(|d| d["rule"] == "invigil protects itself")
+        );
+    }
+}
+
+/// Whoever fills the disk that the record is on goes no further than the record.
+#[test]
+fn a_full_disk_ends_the_run() {
+    if !rustix::process::getuid().is_root() {
+        println!("skipped: only root can make a small disk");
+        return;
+    }
+    for invigil in Invigil::everyone() {
+        std::fs::create_dir(invigil.home()).unwrap();
+        std::fs::create_dir(invigil.at("kept")).unwrap();
+        std::fs::create_dir(invigil.at("made")).unwrap();
+        for name in ["kept", "made"] {
+            let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            std::fs::set_permissions(invigil.at(name), everybody).unwrap();
+        }
+        let fill = "i=0; while :; do : > made/$i; i=$((i+1)); done";
+        let watched = invigil.command(&["run", "-q", "--run-id", "a", "--", "sh", "-c", fill]);
+        // In a view of its own, which is gone with the last process in it.
+        let around = "mount -t tmpfs -o size=800k,mode=0777 none \"$INVIGIL_HOME\" || exit 77; \"$@\"; code=$?; \
+             cp \"$INVIGIL_HOME\"/runs/a/*.ndjson kept; exit $code";
+        let output = std::process::Command::new("timeout")
+            .args(["60", "unshare", "--mount", "sh", "-c", around, "sh"])
+            .arg(watched.get_program())
+            .args(watched.get_args())
+            .envs(
+                watched
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
+            .current_dir(invigil.at(""))
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.code() == Some(77) {
+            println!("skipped: no mounts here: {said}");
+            return;
+        }
+        assert_eq!(output.status.code(), Some(125), "{said}");
+        assert!(said.contains("record"), "{said}");
+        let text: Vec<String> = std::fs::read_dir(invigil.at("kept"))
+            .unwrap()
+            .map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap())
+            .collect();
+        let recorded = text.concat().matches("\"op\":\"create\"").count();
+        let made = std::fs::read_dir(invigil.at("made")).unwrap().count();
+        assert!(made > 100 && made <= recorded + 1, "{made} {recorded}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Using more than one may.
 
-use crate::world::{Case, Suite, works};
+use crate::world::{Case, Suite, untried, works};
 
 const POLICY: &str = r#"
 version = 1
@@ -36,6 +36,16 @@ fn processes_and_memory() {
 }
 
 #[test]
+fn the_group_that_is_counted() {
+    suite(&[
+        untried("widened_cgroup", "confined:cgroup"),
+        untried("removed_cgroup", "confined:cgroup"),
+        works("left_cgroup", "memory"),
+    ])
+    .hold();
+}
+
+#[test]
 fn time_and_output() {
     suite(&[
         works("much_time", "cpu"),
@@ -49,10 +59,10 @@ fn time_and_output() {
 #[test]
 fn files() {
     suite(&[
-        works("big_file", ""),
-        works("big_file_allocated", ""),
-        works("big_file_truncated", ""),
-        works("big_file_after_raising", ""),
+        works("big_file", "limit:file_size"),
+        works("big_file_allocated", "limit:file_size"),
+        works("big_file_truncated", "limit:file_size"),
+        works("big_file_after_raising", "limit:file_size"),
     ])
     .hold();
 }

@@ -57,9 +57,9 @@ fn other_spellings() {
 fn through_others() {
     suite(&[
         works("proc_cwd_of_child", "file.read secret/key"),
-        works("proc_root_of_victim", ""),
-        works("proc_cwd_of_victim", ""),
-        works("proc_fd_of_victim", ""),
+        works("proc_root_of_victim", "file.read confined:process"),
+        works("proc_cwd_of_victim", "file.read confined:process"),
+        works("proc_fd_of_victim", "file.read confined:process"),
         works("script", "file.read secret/script"),
         works("script_by_shell", "file.read secret/script"),
         works("redirected", "file.read secret/key"),
@@ -73,6 +73,12 @@ fn through_others() {
 fn other_names() {
     suite(&[
         works("hard_link", "file.link secret/key"),
+        works("earlier_link", "file.read work/earlier policy.toml"),
+        works("earlier_link_followed", "file.read work/earlier"),
+        works("earlier_link_copied", "file.link work/earlier"),
+        works("earlier_link_renamed", "file.rename work/earlier"),
+        works("earlier_link_written", "file.write work/earlier"),
+        works("earlier_link_mode", "file.attributes work/earlier"),
         works("hard_link_by_descriptor", "file.link secret/key"),
         untried("hard_link_of_empty_path", "file.link secret/key"),
         works("renamed_parent", "file.rename secret"),
@@ -81,7 +87,7 @@ fn other_names() {
         works("renamed_file", "file.rename secret/key"),
         works("exchanged", "file.rename secret"),
         works("renamed_onto", "file.rename secret/**"),
-        works("uncached", ""),
+        works("uncached", "file.rename secret/key long"),
     ])
     .hold();
 }
@@ -131,8 +137,8 @@ fn attributes() {
         works("owner_by_path_descriptor", "file.attributes secret/key"),
         works("times", "file.attributes secret/key"),
         untried("attribute", "file.attributes secret/key"),
-        untried("attribute_at", ""),
-        untried("file_attribute_at", ""),
+        untried("attribute_at", "file.attributes secret/key"),
+        untried("file_attribute_at", "file.attributes secret/key"),
     ])
     .hold();
 }

@@ -60,12 +60,13 @@ fn datagrams() {
 fn other_families() {
     suite(&[
         untried("raw", "socket"),
-        untried("ping", ""),
+        untried("ping", "net.socket"),
         untried("packet", "socket"),
         untried("vsock", "socket"),
         untried("sctp", "socket"),
         untried("crypto", "socket"),
-        untried("ring", ""),
+        untried("ring", "io_uring_denied"),
+        works("messages_to_processes", "net.socket"),
     ])
     .hold();
 }
@@ -77,12 +78,39 @@ fn unix_sockets() {
         works("docker_by_link", "net.connect outside/docker.sock"),
         works("docker_by_descriptor", "net.connect docker.sock"),
         works("docker_by_socket_descriptor", "net.connect docker.sock"),
-        untried("docker_hard_link", ""),
+        works("docker_hard_link", "net.connect work/s"),
         works("docker_renamed", "net.connect docker.sock | file.rename"),
         works("bus_datagram", "net.send outside/bus.sock"),
         works("bus_message", "net.send outside/bus.sock"),
         works("abstract_name", "net.connect @invigil-escape"),
     ])
+    .hold();
+}
+
+const GIVEN: &str = r#"
+version = 1
+default = "allow"
+[files.read]
+deny = ["@/secret/**"]
+[network]
+allow = ["unix:@/outside/giver.sock"]
+default = "deny"
+"#;
+
+/// What somebody outside hands over is worth what may be done with it.
+#[test]
+fn descriptors_from_outside() {
+    let cases = [
+        works("given_directory", "file.read secret/key"),
+        works("given_parent", "file.read secret/key"),
+        works("given_name", "file.read secret/key"),
+        works("given_name_by_process", "file.read secret/key"),
+        works("given_by_stranger", "net.connect outside/stranger.sock"),
+    ];
+    Suite {
+        policy: GIVEN,
+        ..suite(&cases)
+    }
     .hold();
 }
 

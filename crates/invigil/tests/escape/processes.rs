@@ -30,10 +30,10 @@ fn signals() {
         works("queued_to_thread", "signal"),
         works("by_descriptor", "signal"),
         works("by_directory", "signal"),
-        works("owned_descriptor", ""),
-        works("owned_descriptor_by_thread", ""),
-        works("owned_socket", ""),
-        works("owned_socket_old", ""),
+        works("owned_descriptor", "confined:signal"),
+        works("owned_descriptor_by_thread", "confined:signal"),
+        works("owned_socket", "confined:signal"),
+        works("owned_socket_old", "confined:signal"),
     ])
     .hold();
 }
@@ -43,13 +43,13 @@ fn memory_and_means() {
     suite(&[
         works("attached", "confined:trace"),
         works("seized", "confined:trace"),
-        works("memory", ""),
-        works("memory_read", ""),
-        works("environment", ""),
-        works("maps", ""),
+        works("memory", "confined:process"),
+        works("memory_read", "confined:process"),
+        works("environment", "confined:process"),
+        works("maps", "confined:process"),
         works("read_memory", "confined:trace"),
         works("write_memory", "confined:trace"),
-        untried("advise_memory", ""),
+        untried("advise_memory", "confined:trace"),
         works("stolen_descriptor", "confined:descriptor"),
         works("limited", "confined:schedule"),
         works("nice_process", "confined:schedule"),
@@ -61,9 +61,9 @@ fn memory_and_means() {
         works("io_class", "confined:schedule"),
         works("first_to_die", "confined:process oom_score_adj"),
         untried("renamed_thread", "confined:process comm"),
-        untried("moved_pages", ""),
+        untried("moved_pages", "confined:trace"),
         untried("other_group", ""),
-        untried("moved_cgroup", ""),
+        untried("moved_cgroup", "confined:cgroup"),
     ])
     .hold();
 }
@@ -86,8 +86,8 @@ fn the_supervisor() {
         untried("boss_attached", "invigil protects itself"),
         untried("boss_seized", "invigil protects itself"),
         untried("boss_memory", "invigil protects itself"),
-        untried("boss_memory_read", ""),
-        untried("boss_environment", ""),
+        untried("boss_memory_read", "invigil protects itself"),
+        untried("boss_environment", "invigil protects itself"),
         untried("boss_read_memory", "invigil protects itself"),
         untried("boss_write_memory", "invigil protects itself"),
         untried("boss_stolen_descriptor", "invigil protects itself"),
@@ -98,7 +98,7 @@ fn the_supervisor() {
         untried("boss_scheduled_attributes", "invigil protects itself"),
         untried("boss_io_class", "invigil protects itself"),
         untried("boss_first_to_die", "invigil protects itself"),
-        untried("boss_moved_cgroup", ""),
+        untried("boss_moved_cgroup", "confined:cgroup"),
         untried("boss_thread", "invigil protects itself"),
     ])
     .hold();

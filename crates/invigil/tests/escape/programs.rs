@@ -6,7 +6,7 @@ const DENIED: &str = r#"
 version = 1
 default = "allow"
 [programs]
-deny = ["@/tools/witness"]
+deny = ["@/tools/witness", "@/tools/bare"]
 "#;
 
 const ONLY: &str = r#"
@@ -57,6 +57,10 @@ fn a_denied_program() {
             works("env", "exec tools/witness"),
             works("python", "exec tools/witness"),
             works("loader", "tools/witness"),
+            works("loader_alias", "file.read tools/alias policy.toml"),
+            works("loader_twin", "file.read tools/twin policy.toml"),
+            works("bare_interpreter", "exec work/evil policy.toml"),
+            works("bare_interpreter_alias", "exec work/evil policy.toml"),
             untried("preloaded", "file.read tools/witness"),
             works("memory_file", "file.read tools/witness"),
             works("path_descriptor", "exec tools/witness"),
@@ -90,7 +94,7 @@ fn only_some_programs() {
             works("shell", "exec tools/witness"),
             works("shebang", "exec"),
             untried("mounted_as_allowed", "confined:"),
-            untried("own_interpreter", "exec"),
+            works("bare_interpreter", "exec"),
         ],
     )
     .hold();

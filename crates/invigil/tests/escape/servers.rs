@@ -1,14 +1,19 @@
 //! Those outside who wait to be reached, and know if they were.
 
 use std::io::ErrorKind;
+use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, sendmsg};
 
 /// Servers on this machine: one port that may be reached, and everything else.
 pub(crate) struct Servers {
@@ -20,6 +25,7 @@ pub(crate) struct Servers {
     bus: UnixDatagram,
     name: UnixListener,
     open: Open,
+    givers: Givers,
     _also: (UdpSocket, UnixListener),
 }
 
@@ -32,7 +38,14 @@ impl Servers {
         let docker = UnixListener::bind(at("docker.sock")).unwrap();
         let bus = UnixDatagram::bind(at("bus.sock")).unwrap();
         let also = UnixListener::bind(at("allowed.sock")).unwrap();
-        for name in ["docker.sock", "bus.sock", "allowed.sock"] {
+        let givers = Givers::start(outside);
+        for name in [
+            "docker.sock",
+            "bus.sock",
+            "allowed.sock",
+            "giver.sock",
+            "stranger.sock",
+        ] {
             std::fs::set_permissions(at(name), PermissionsExt::from_mode(0o777)).unwrap();
         }
         let name = format!("invigil-escape-{port}");
@@ -50,6 +63,7 @@ impl Servers {
             bus,
             name,
             open,
+            givers,
             _also: (datagram, also),
         }
     }
@@ -87,6 +101,7 @@ impl Servers {
 impl Drop for Servers {
     fn drop(&mut self) {
         self.open.stop(self.allowed);
+        self.givers.stop();
     }
 }
 
@@ -151,4 +166,47 @@ impl Open {
             thread.join().unwrap();
         }
     }
+}
+
+/// Those who give what they have open to whoever comes: the directory of the secret, its file by name, its file to be read.
+struct Givers(Vec<(UnixListener, JoinHandle<()>)>);
+
+impl Givers {
+    fn start(outside: &Path) -> Givers {
+        let secret = outside.parent().unwrap().join("secret");
+        let start = |name: &str| {
+            let listener = UnixListener::bind(outside.join(name)).unwrap();
+            let (own, secret) = (listener.try_clone().unwrap(), secret.clone());
+            let thread = std::thread::spawn(move || {
+                while let Ok((stream, _)) = own.accept() {
+                    give(&stream, &secret);
+                }
+            });
+            (listener, thread)
+        };
+        Givers(["giver.sock", "stranger.sock"].map(start).into())
+    }
+
+    fn stop(&mut self) {
+        for (listener, thread) in self.0.drain(..) {
+            rustix::net::shutdown(&listener, Shutdown::Both).unwrap();
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn give(stream: &UnixStream, secret: &Path) {
+    let open = |path: &Path, flags| rustix::fs::open(path, flags, Mode::empty()).unwrap();
+    let given = [
+        open(secret, OFlags::RDONLY | OFlags::DIRECTORY),
+        open(&secret.join("key"), OFlags::PATH),
+        open(&secret.join("key"), OFlags::RDONLY),
+    ];
+    let given = given.each_ref().map(OwnedFd::as_fd);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+    let mut message = SendAncillaryBuffer::new(&mut space);
+    assert!(message.push(SendAncillaryMessage::ScmRights(&given)));
+    let part = [std::io::IoSlice::new(b"x")];
+    // Whoever came may be gone.
+    let _ = sendmsg(stream, &part, &mut message, SendFlags::NOSIGNAL);
 }

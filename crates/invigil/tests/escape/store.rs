@@ -28,7 +28,7 @@ fn journals() {
         works("by_link", "invigil protects itself"),
         works("by_descriptor", "invigil protects itself"),
         works("by_reading_descriptor", "invigil protects itself"),
-        untried("by_supervisor_descriptor", ""),
+        untried("by_supervisor_descriptor", "invigil protects itself"),
         works("hard_link", "invigil protects itself"),
         works("truncated", "invigil protects itself"),
         works("removed", "invigil protects itself"),
@@ -42,7 +42,7 @@ fn journals() {
         works("index_written", "invigil protects itself"),
         untried("mounted_over", "confined:mount | invigil protects itself"),
         untried("locked", ""),
-        untried("leased", ""),
+        untried("leased", "confined:lease"),
     ])
     .hold();
 }

@@ -77,7 +77,7 @@ fn too_many_processes_are_refused_until_they_end() {
         "{stderr}"
     );
     assert!(
-        stderr.contains("processes of the user") && stderr.contains("past 80 %"),
+        stderr.contains("process count of the user") && stderr.contains("past 80 %"),
         "{stderr}"
     );
     let refused = world.all("job_refused");
@@ -98,7 +98,7 @@ fn too_many_processes_are_refused_until_they_end() {
     let (code, stderr) = guarded(&world, limit, "on");
     // Whatever else the machine is busy with is another matter.
     let other =
-        code == Some(125) && stderr.contains("too busy") && !stderr.contains("processes of");
+        code == Some(125) && stderr.contains("too busy") && !stderr.contains("process count of the user");
     assert!(code == Some(0) || other, "{stderr}");
     println!("after the load: {code:?} {stderr}");
     world.is_well();

@@ -371,7 +371,7 @@ fn git_refuses_what_is_wrong_or_outside() {
         world.denied("git", &[(from, out)]);
         let policy = "version = 1\n[[tool]]\nname = \"git\"\nparam = { operation = { equals = \"status\" } }\ndecision = \"deny\"\n";
         let status = json!({ "operation": "status", "path": "r" });
-        world.forbidden("git", status, policy, 2);
+        world.forbidden("git", status, policy, 3);
         world.is_well();
     }
 }

@@ -56,6 +56,8 @@ static void python(void) {
     run("/usr/bin/env", "env", "python3", "-c", text("import os; os.execv('%s', ['x'])", in("tools/witness")), NULL);
 }
 static void loader(void) { run("/lib64/ld-linux-x86-64.so.2", "ld.so", in("tools/witness"), NULL); }
+static void loader_alias(void) { run("/lib64/ld-linux-x86-64.so.2", "ld.so", in("tools/alias"), NULL); }
+static void loader_twin(void) { run("/lib64/ld-linux-x86-64.so.2", "ld.so", in("tools/twin"), NULL); }
 static void preloaded(void) {
     // As a library it would run its constructors, were there any: it may not even be read.
     setenv("LD_PRELOAD", in("tools/witness"), 1);
@@ -88,21 +90,23 @@ static void shebang_link(void) {
     file("s", text("#!%s\n", in("work/i")));
     run("./s", "s", NULL);
 }
-static void own_interpreter(void) {
-    // A changed copy of our own file whose ELF interpreter is the witness: the kernel loads that one too.
-    char name[512], *at;
+static void own_interpreter(const char *interpreter) {
+    // A changed copy of our own file that names another ELF interpreter: the kernel loads that one too.
+    char *at;
     int fd = open("evil", O_CREAT | O_RDWR, 0755);
     copy("/proc/self/exe", fd);
     off_t size = lseek(fd, 0, SEEK_END);
     char *image = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     const char *ld = "/lib64/ld-linux-x86-64.so.2";
     if (!(at = memmem(image, size, ld, strlen(ld) + 1))) return;
-    symlink(in("tools/witness"), "w");
+    symlink(interpreter, "w");
     strcpy(at, "./w");
     munmap(image, size);
     close(fd);
     run("./evil", "evil", NULL);
 }
+static void bare_interpreter(void) { own_interpreter(in("tools/bare")); }
+static void bare_interpreter_alias(void) { own_interpreter(in("tools/bare-alias")); }
 static void *threaded_exec(void *arg) { plain(); return arg; }
 static void thread(void) {
     pthread_t t;
@@ -215,9 +219,9 @@ static void race_link(void) {
 static const struct way ways[] = {
     WAY(plain), WAY(dotdot), WAY(argv0), WAY(no_arguments), WAY(symbolic), WAY(hard_link), WAY(hard_link_before),
     WAY(copy_before), WAY(renamed), WAY(copied), WAY(copied_alias), WAY(shell), WAY(shell_words),
-    WAY(env), WAY(python), WAY(loader), WAY(preloaded), WAY(memory_file), WAY(path_descriptor),
+    WAY(env), WAY(python), WAY(loader), WAY(loader_alias), WAY(loader_twin), WAY(preloaded), WAY(memory_file), WAY(path_descriptor),
     WAY(proc_descriptor), WAY(dirfd), WAY(shebang), WAY(shebang_arguments), WAY(shebang_chain), WAY(shebang_link),
-    WAY(own_interpreter), WAY(thread), WAY(by_vfork), WAY(spawned), WAY(mapped), WAY(changed_root), WAY(own_program),
+    WAY(bare_interpreter), WAY(bare_interpreter_alias), WAY(thread), WAY(by_vfork), WAY(spawned), WAY(mapped), WAY(changed_root), WAY(own_program),
     WAY(memory_program), WAY(named_as_allowed), WAY(mounted_as_allowed), WAY(push), WAY(push_behind_options),
     WAY(push_under_link), WAY(push_by_shell), WAY(push_by_env), WAY(push_in_shebang), WAY(push_by_xargs),
     WAY(race_argument), WAY(race_program), WAY(race_link), {NULL, NULL},

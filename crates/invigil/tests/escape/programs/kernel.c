@@ -6,6 +6,7 @@
 #include <linux/perf_event.h>
 #include <linux/seccomp.h>
 #include <pty.h>
+#include <sys/personality.h>
 #include <sys/timex.h>
 
 // Bad arguments: the kernel looked at them, so it was let through.
@@ -103,7 +104,12 @@ static void adjusted_clock(void) { struct timex t = {.modes = ADJ_TICK, .tick = 
 static void host_name(void) { must_be_refused("sethostname", syscall(SYS_sethostname, (char *)8, 4)); }
 static void ports(void) { must_be_refused("ioperm", syscall(SYS_ioperm, 0x80, 1, 1)); }
 static void device_node(void) { must_fail("mknod", mknod("mem", S_IFCHR | 0600, 0x101 /* /dev/mem */)); }
-static void raw_memory(void) { must_fail("/proc/kcore", open("/proc/kcore", O_RDONLY)); }
+static void raw_memory(void) {
+    must_fail("/proc/kcore", open("/proc/kcore", O_RDONLY));
+    must_fail("/dev/mem", open("/dev/mem", O_RDONLY));
+    must_fail("/dev/mem", open("/dev/mem", O_RDWR));
+    must_fail("/dev/kmsg", open("/dev/kmsg", O_RDONLY | O_NONBLOCK));
+}
 static void watching_files(void) { must_fail("fanotify_init", syscall(SYS_fanotify_init, 0 /* content */, O_RDONLY)); }
 static void terminal_input(void) {
     int ours, theirs;
@@ -168,6 +174,11 @@ static void own_dispatch(void) {
     prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &selector);
     show_path("../secret/key");
 }
+static void not_random(void) {
+    char *argv[] = {"witness", NULL};
+    execv(in("tools/witness"), argv);
+    tried("exec", -1);
+}
 static void set_user_id(void) { char *argv[] = {"x", "rights", NULL}; execv(in("tools/suid"), argv); tried("exec", -1); }
 static void regained(void) {
     // CAP_SYS_ADMIN and CAP_SYS_PTRACE, effective, permitted and inheritable.
@@ -175,7 +186,17 @@ static void regained(void) {
     struct { uint32_t effective, permitted, inheritable; } data[2] = {{1 << 21 | 1 << 19, 1 << 21 | 1 << 19, 0}};
     must_fail("capset", syscall(SYS_capset, &head, data));
 }
-static void setuid_root(void) { must_fail("setuid", geteuid() == 0 ? (errno = EPERM, -1) : setuid(0)); }
+static void setuid_root(void) {
+    // Whoever is root becomes somebody else first.
+    if (geteuid() == 0) tried("setresuid", setresuid(1, 1, 1));
+    must_fail("setuid", setuid(0));
+}
+static void other_personality(void) {
+    // Addresses that can be known, and data that can be run.
+    tried("personality", personality(ADDR_NO_RANDOMIZE | READ_IMPLIES_EXEC));
+    apart(not_random);
+    show_path("../secret/key");
+}
 
 #define WAY(name) {#name, name}
 static const struct way ways[] = {
@@ -188,6 +209,6 @@ static const struct way ways[] = {
     WAY(kernel_log), WAY(the_clock), WAY(adjusted_clock), WAY(host_name), WAY(ports), WAY(device_node), WAY(raw_memory),
     WAY(watching_files), WAY(terminal_input), WAY(terminal_input_high_bits), WAY(unshare_high_bits), WAY(open_high_bits),
     WAY(own_listener), WAY(own_filter_that_allows), WAY(own_landlock), WAY(not_dumpable), WAY(any_tracer), WAY(traced_child),
-    WAY(own_dispatch), WAY(set_user_id), WAY(regained), WAY(setuid_root), {NULL, NULL},
+    WAY(own_dispatch), WAY(set_user_id), WAY(regained), WAY(setuid_root), WAY(other_personality), {NULL, NULL},
 };
 int main(int argc, char **argv) { return run_way(ways, argc, argv); }

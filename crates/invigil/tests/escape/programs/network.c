@@ -178,6 +178,29 @@ static void passed(void) {
     if (CMSG_FIRSTHDR(&m)) memcpy(&s, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof s);
     if (tried("connect", connect(s, (void *)&to, sizeof to)) == 0) must_fail("send", send(s, "x", 1, 0));
 }
+// Somebody outside hands over what it has open: a directory, a file by its name only, a file that can be read.
+static int given(const char *by, int which) {
+    struct sockaddr_un to = at(by);
+    int s = socket(AF_UNIX, SOCK_STREAM, 0), fds[3] = {-1, -1, -1};
+    if (tried("connect", connect(s, (void *)&to, sizeof to)) < 0) return -1;
+    char room[CMSG_SPACE(sizeof fds)] = {0}, c;
+    struct iovec part = {&c, 1};
+    struct msghdr m = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    tried("recvmsg", recvmsg(s, &m, 0));
+    if (CMSG_FIRSTHDR(&m)) memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof fds);
+    return fds[which];
+}
+static void given_directory(void) { show(openat(given("../outside/giver.sock", 0), "key", O_RDONLY)); }
+static void given_parent(void) { show(openat(given("../outside/giver.sock", 0), "../secret/key", O_RDONLY)); }
+static void given_name(void) { show(open(text("/proc/self/fd/%d", given("../outside/giver.sock", 1)), O_RDONLY)); }
+static void given_name_by_process(void) {
+    show(open(text("/proc/%d/fd/%d", getpid(), given("../outside/giver.sock", 1)), O_RDONLY));
+}
+static void given_by_stranger(void) { show(given("../outside/stranger.sock", 2)); }
+static void messages_to_processes(void) {
+    // A family of the kernel's own sockets by which processes talk to each other.
+    must_fail("netlink", socket(AF_NETLINK, SOCK_RAW, 2 /* NETLINK_USERSOCK */));
+}
 static void ring(void) {
     struct io_uring_params params = {0};
     must_fail("io_uring_setup", syscall(SYS_io_uring_setup, 8, &params));
@@ -263,7 +286,8 @@ static const struct way ways[] = {
     WAY(vsock), WAY(sctp), WAY(multipath), WAY(crypto),
     WAY(docker), WAY(docker_by_link), WAY(docker_by_descriptor), WAY(docker_by_socket_descriptor), WAY(docker_hard_link),
     WAY(docker_renamed), WAY(bus_datagram), WAY(bus_message), WAY(abstract_name), WAY(listening), WAY(listening_unbound),
-    WAY(bound_unspecified), WAY(passed), WAY(ring), WAY(race_connect), WAY(race_sendto), WAY(race_sendmsg), WAY(race_unix),
+    WAY(bound_unspecified), WAY(passed), WAY(given_directory), WAY(given_parent), WAY(given_name),
+    WAY(given_name_by_process), WAY(given_by_stranger), WAY(messages_to_processes), WAY(ring), WAY(race_connect), WAY(race_sendto), WAY(race_sendmsg), WAY(race_unix),
     WAY(race_socket), {NULL, NULL},
 };
 int main(int argc, char **argv) { return run_way(ways, argc, argv); }

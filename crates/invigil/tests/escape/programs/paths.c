@@ -10,6 +10,13 @@ static void symlink_directory(void) { symlink(in("secret"), "d"); show_path("d/k
 static void symlink_chain(void) { symlink("b", "a"); symlink("../secret/./key", "b"); show_path("a"); }
 
 static void hard_link(void) { tried("link", link("../secret/key", "h")); show_path("h"); }
+// A second name of the secret, made before the run.
+static void earlier_link(void) { show_path("earlier"); }
+static void earlier_link_followed(void) { symlink("earlier", "e"); show_path("e"); }
+static void earlier_link_copied(void) { tried("link", link("earlier", "again")); show_path("again"); }
+static void earlier_link_renamed(void) { tried("rename", rename("earlier", "again")); show_path("again"); }
+static void earlier_link_written(void) { must_fail("open", open("earlier", O_WRONLY | O_APPEND)); }
+static void earlier_link_mode(void) { must_fail("chmod", chmod("earlier", 0777)); }
 static void hard_link_by_descriptor(void) {
     int fd = open("../secret/key", O_PATH);
     tried("linkat", linkat(AT_FDCWD, text("/proc/self/fd/%d", fd), AT_FDCWD, "h", AT_SYMLINK_FOLLOW));
@@ -403,6 +410,8 @@ static void race_swap_unlink(void) {
 #define WAY(name) {#name, name}
 static const struct way ways[] = {
     WAY(plain), WAY(dotdot), WAY(symlink_file), WAY(symlink_directory), WAY(symlink_chain), WAY(hard_link),
+    WAY(earlier_link), WAY(earlier_link_followed), WAY(earlier_link_copied), WAY(earlier_link_renamed),
+    WAY(earlier_link_written), WAY(earlier_link_mode),
     WAY(hard_link_by_descriptor), WAY(hard_link_of_empty_path), WAY(proc_root), WAY(proc_task_root),
     WAY(proc_cwd_of_child), WAY(proc_root_of_victim), WAY(proc_cwd_of_victim), WAY(proc_fd_of_victim),
     WAY(proc_fd_directory), WAY(proc_fd_reopen), WAY(dev_fd), WAY(dev_stdin), WAY(symlink_to_magic), WAY(dirfd), WAY(cwd),

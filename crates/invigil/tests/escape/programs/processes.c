@@ -129,6 +129,7 @@ static void moved_pages(void) {
     tried("migrate_pages", syscall(SYS_migrate_pages, victim, 8, &from, &to));
 }
 static void other_group(void) { must_fail("setpgid", setpgid(victim, getpgid(0))); }
+static void much_memory(void);
 // The run's own cgroup and everybody else's.
 static void moved_cgroup(void) {
     const char *roots[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/cpu"};
@@ -140,6 +141,44 @@ static void moved_cgroup(void) {
         if (tried("move", write(fd, pid, strlen(pid))) > 0) printf("ESCAPED by a cgroup\n");
         rmdir(mine);
     }
+}
+
+// Every directory that the run's own processes are counted in, and what could be done to it.
+static void each_own_cgroup(void (*way)(const char *)) {
+    static const char *mounts[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
+    char line[4096], *names, *path;
+    FILE *file = fopen("/proc/self/cgroup", "r");
+    while (file && fgets(line, sizeof line, file)) {
+        line[strcspn(line, "\n")] = 0;
+        if (!(names = strchr(line, ':')) || !(path = strchr(names + 1, ':'))) continue;
+        *path++ = 0;
+        names++;
+        if (*names) way(text("/sys/fs/cgroup/%s%s", names, path));
+        else for (int i = 0; i < 2; i++) way(text("%s%s", mounts[i], path));
+    }
+}
+static void widen(const char *group) {
+    static const char *files[] = {"memory.max", "memory.limit_in_bytes", "pids.max", "cgroup.procs"};
+    for (int i = 0; i < 4; i++) {
+        int fd = open(text("%s/%s", group, files[i]), O_WRONLY);
+        if (fd >= 0 && write(fd, i == 1 ? "-1" : i == 3 ? "0" : "max", i == 1 ? 2 : i == 3 ? 1 : 3) > 0) printf("ESCAPED by %s\n", files[i]);
+    }
+}
+static void take_away(const char *group) {
+    if (rmdir(group) == 0) printf("ESCAPED by rmdir\n");
+    if (rename(group, text("%s-gone", group)) == 0) printf("ESCAPED by rename\n");
+    tried("chmod", chmod(group, 0));
+}
+static void widened_cgroup(void) { each_own_cgroup(widen); }
+static void removed_cgroup(void) { each_own_cgroup(take_away); }
+static void left_cgroup(void) {
+    char *pid = text("%d", getpid());
+    static const char *roots[] = {"/sys/fs/cgroup", "/sys/fs/cgroup/memory", "/sys/fs/cgroup/pids", "/sys/fs/cgroup/unified"};
+    for (int i = 0; i < 4; i++) {
+        int fd = open(text("%s/cgroup.procs", roots[i]), O_WRONLY);
+        if (fd >= 0 && write(fd, pid, strlen(pid)) > 0) printf("ESCAPED by %s\n", roots[i]);
+    }
+    much_memory();
 }
 
 static void as_boss(void (*way)(void)) { victim = getppid(); way(); }
@@ -270,7 +309,8 @@ static const struct way ways[] = {
     WAY(owned_socket_old), WAY(attached), WAY(seized), WAY(memory), WAY(memory_read), WAY(environment), WAY(maps),
     WAY(read_memory), WAY(write_memory), WAY(advise_memory), WAY(stolen_descriptor), WAY(limited), WAY(nice_process),
     WAY(nice_group), WAY(nice_user), WAY(processors), WAY(scheduled), WAY(scheduled_attributes), WAY(io_class),
-    WAY(first_to_die), WAY(renamed_thread), WAY(moved_pages), WAY(other_group), WAY(moved_cgroup), WAY(boss_by_kill), WAY(boss_stop),
+    WAY(first_to_die), WAY(renamed_thread), WAY(moved_pages), WAY(other_group), WAY(moved_cgroup), WAY(widened_cgroup),
+    WAY(removed_cgroup), WAY(left_cgroup), WAY(boss_by_kill), WAY(boss_stop),
     WAY(boss_by_tgkill), WAY(boss_by_tkill), WAY(boss_queued), WAY(boss_queued_to_thread), WAY(boss_by_descriptor),
     WAY(boss_by_directory), WAY(boss_owned_descriptor), WAY(boss_owned_descriptor_by_thread), WAY(boss_owned_socket),
     WAY(boss_owned_socket_old), WAY(boss_attached), WAY(boss_seized), WAY(boss_memory), WAY(boss_memory_read),
