@@ -37,6 +37,13 @@ const ESCAPE: Suite = Suite {
     needs: &[],
 };
 
+const JOBS: Suite = Suite {
+    package: "invigil",
+    test: "jobs",
+    directory: "crates/invigil/tests/jobs",
+    needs: &[],
+};
+
 /// Run the long forms of tests: many seeds, many kills, many records, many races.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -52,6 +59,9 @@ pub(crate) struct Args {
     /// How often another thread may try to exchange an address.
     #[arg(long, default_value_t = 1_000_000)]
     races: u64,
+    /// How many jobs each of eight processes carries out; a fifth of it is how often one is killed.
+    #[arg(long, default_value_t = 1_000)]
+    jobs: u64,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -59,7 +69,8 @@ pub(crate) fn run(args: &Args) -> Result {
     JOURNAL.soak("kill", "INVIGIL_KILLS", args.kills)?;
     JOURNAL.soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)?;
     SANDBOX.soak("exact_races", "INVIGIL_RACES", args.races)?;
-    ESCAPE.soak("race", "INVIGIL_TRIES", args.races)
+    ESCAPE.soak("race", "INVIGIL_TRIES", args.races)?;
+    JOBS.soak("crowd::", "INVIGIL_JOBS_SOAK", args.jobs)
 }
 
 impl Suite {

@@ -184,7 +184,11 @@ impl Jobs {
             return Ok(());
         };
         let failed = cache::failed(&self.db);
-        let begun = Transaction::new_unchecked(&self.db, TransactionBehavior::Deferred);
+        if self.is_current(run)? {
+            return Ok(());
+        }
+        // Others do the same at once: whoever is first reads, and the rest find it read.
+        let begun = Transaction::new_unchecked(&self.db, TransactionBehavior::Immediate);
         let transaction = begun.map_err(&failed)?;
         let head = known_head(&transaction).map_err(&failed)?;
         let next = head.map_or(0, |head| head.seq + 1);
@@ -219,6 +223,20 @@ impl Jobs {
         }
         transaction.commit().map_err(&failed)?;
         Ok(())
+    }
+
+    /// Whether nothing is new, as it mostly is; then nobody is in another's way.
+    fn is_current(&self, run: &RunRef) -> Result<bool, StoreError> {
+        let Some(head) = known_head(&self.db).map_err(cache::failed(&self.db))? else {
+            return Ok(false);
+        };
+        match run.read(head.seq + 1)? {
+            Some(mut reader) if reader.head() == Some(head) => {
+                let next = reader.next().map_err(|error| run.error(error))?;
+                Ok(next.is_none())
+            }
+            _ => Ok(false),
+        }
     }
 
     /// Jobs, newest first.

@@ -25,8 +25,11 @@ pub struct JobStarted {
     pub job_id: JobId,
     /// What is asked for.
     pub capability: String,
-    /// With which arguments, without secrets.
+    /// With which arguments, without secrets; null if they are kept as a blob.
     pub arguments: Value,
+    /// The blob with the arguments as JSON, where they are too large for a record.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments_blob: Option<Digest>,
     /// Whether nothing is to be changed.
     pub dry_run: bool,
     /// The session that it belongs to.

@@ -32,12 +32,13 @@ impl Executor {
     /// Carries a job out by running a program.
     pub(super) fn command(&self, job: &Job<'_>, command: &Command) -> Ended {
         let ended = self.try_command(job, command);
-        ended.unwrap_or_else(|why| Ended::so(WorkEnd::failed(why)))
+        ended.unwrap_or_else(Ended::so)
     }
 
-    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ended, String> {
-        let temporary = Temporary::new(&self.places.tmp, job.id.as_str())
-            .map_err(|error| format!("cannot make a temporary directory: {error}"))?;
+    fn try_command(&self, job: &Job<'_>, command: &Command) -> Result<Ended, WorkEnd> {
+        let temporary = Temporary::new(&self.places.tmp, job.id.as_str()).map_err(|error| {
+            WorkEnd::failed(format!("cannot make a temporary directory: {error}"))
+        })?;
         let mut roots = job.roots.clone();
         roots.push(temporary.0.clone());
         let narrow = Narrow {
@@ -55,14 +56,14 @@ impl Executor {
             file_size: Some(self.limits.file_size),
             ..Narrow::default()
         };
-        let rules = self.rules(job, &narrow)?;
+        let rules = self.rules(job, &narrow).map_err(WorkEnd::failed)?;
         let cwd = match &command.cwd {
             Some(cwd) => job.resolved(cwd)?,
             None => job.working_dir.clone(),
         };
         let mut engine = self.engine.clone();
         engine.env = self.env_of_jobs();
-        let io = |error: io::Error| format!("cannot make a pipe: {error}");
+        let io = |error: io::Error| WorkEnd::failed(format!("cannot make a pipe: {error}"));
         let (its_in, mut input) = io::pipe().map_err(io)?;
         let ((out, its_out), (err, its_err)) = (io::pipe().map_err(io)?, io::pipe().map_err(io)?);
         let share = |fd: OwnedFd| Arc::new(fd);
@@ -88,7 +89,7 @@ impl Executor {
                 self.engine
                     .store
                     .blobs()
-                    .map_err(|error| error.to_string())?,
+                    .map_err(|error| WorkEnd::failed(error.to_string()))?,
             ),
             false => None,
         };
@@ -120,7 +121,7 @@ impl Executor {
                 |stream: thread::ScopedJoinHandle<'_, Stream>| stream.join().unwrap_or_default();
             (result, read(out), read(err), timed_out)
         });
-        let outcome = result.map_err(|error| error.to_string())?;
+        let outcome = result.map_err(|error| WorkEnd::failed(error.to_string()))?;
         let mut seen = Seen::default();
         if let Ok(Some(mut reader)) = outcome.run.read(0) {
             while let Ok(Some(record)) = reader.next() {

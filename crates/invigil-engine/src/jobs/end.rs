@@ -2,19 +2,16 @@
 
 use std::time::Instant;
 
-use invigil_journal::{BlobError, StoreError};
 use invigil_schema::{
     Event, JobCancelled, JobCompleted, JobDenied, JobEnd, JobFailed, JobOutput, JobTimedOut, RunId,
     Snapshot,
 };
 use serde_json::Value;
 
+use super::fit::short;
 use super::seen::Seen;
 use super::work::{WorkEnd, Worked};
 use super::{ExecError, Executor, GivenOutput, Job, JobOutcome, JobResult};
-
-/// A result of more bytes than this is kept as a blob, beside its record.
-const INLINE: usize = 64 * 1024;
 
 /// How a job ended, before it is on record.
 pub(super) struct Ended {
@@ -44,16 +41,6 @@ impl Ended {
             invalid: false,
         }
     }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum OutputError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Blob(#[from] BlobError),
-    #[error(transparent)]
-    Json(#[from] serde_json::Error),
 }
 
 impl Executor {
@@ -88,8 +75,8 @@ impl Executor {
         let (spawned, duration_ms) = (end.spawned.clone(), end.duration_ms);
         let zombies = self.guard.zombies(&after.processes);
         let mut warnings: Vec<String> = zombies.iter().map(ToString::to_string).collect();
-        let mut output = |data: Value, message: Option<String>| {
-            self.kept_output(data, message).unwrap_or_else(|error| {
+        let mut output = |data: Value| {
+            self.kept_output(data).unwrap_or_else(|error| {
                 warnings.push(format!("the result could not be kept: {error}"));
                 JobOutput {
                     data: Value::Null,
@@ -99,7 +86,7 @@ impl Executor {
             })
         };
         let partial = ended.shown;
-        let mut some = |data: Option<Value>| data.map(|data| output(data, None));
+        let mut some = |data: Option<Value>| data.map(&mut output);
         let (event, state, data, message): (Event, JobOutcome, Value, Option<String>) = match how {
             WorkEnd::Done(given) => {
                 let kept = some(Some(given.data.clone()));
@@ -109,7 +96,7 @@ impl Executor {
                     message: None,
                 });
                 let output = JobOutput {
-                    message: given.message.clone(),
+                    message: given.message.as_deref().map(short),
                     ..kept
                 };
                 let event = JobCompleted { end, output }.into();
@@ -123,7 +110,7 @@ impl Executor {
                 let data = data.or(partial);
                 let event = JobFailed {
                     end,
-                    error: error.clone(),
+                    error: short(&error),
                     recovered: false,
                     output: some(data.clone()),
                 };
@@ -133,7 +120,7 @@ impl Executor {
                 let error = format!("Denied: {error}");
                 let event = JobDenied {
                     end,
-                    error: error.clone(),
+                    error: short(&error),
                 };
                 (
                     event.into(),
@@ -190,25 +177,6 @@ impl Executor {
             seq: ticket.seq(),
             duration_ms,
             warnings,
-        })
-    }
-
-    /// What of a result goes into the record: all of it, or the digest of a blob.
-    fn kept_output(&self, data: Value, message: Option<String>) -> Result<JobOutput, OutputError> {
-        let bytes = serde_json::to_vec(&data)?;
-        if bytes.len() <= INLINE {
-            return Ok(JobOutput {
-                data,
-                blob: None,
-                message,
-            });
-        }
-        let redacted = self.redactor.bytes(&bytes);
-        let blob = self.engine.store.blobs()?.put(&redacted)?;
-        Ok(JobOutput {
-            data: Value::Null,
-            blob: Some(blob),
-            message,
         })
     }
 }

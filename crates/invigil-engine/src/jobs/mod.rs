@@ -5,6 +5,7 @@
 
 mod command;
 mod end;
+mod fit;
 mod owner;
 mod pipes;
 mod recovery;
@@ -178,17 +179,18 @@ struct Job<'a> {
 
 impl Job<'_> {
     /// A directory below one of the roots.
-    fn resolved(&self, path: &Path) -> Result<PathBuf, String> {
+    fn resolved(&self, path: &Path) -> Result<PathBuf, WorkEnd> {
         let asked = self.working_dir.join(path);
+        let about = |why: String| format!("`cwd`: {}: {why}", path.display());
         let real = asked
             .canonicalize()
-            .map_err(|error| format!("`cwd`: {}: {error}", path.display()))?;
+            .map_err(|error| WorkEnd::failed(about(error.to_string())))?;
         match self.roots.iter().any(|root| real.starts_with(root)) {
             true => Ok(real),
-            false => Err(format!(
-                "`cwd`: {} is not below an allowed directory",
-                path.display()
-            )),
+            false => {
+                let why = "it is not below an allowed directory; allow one with --allow";
+                Err(WorkEnd::Denied(about(why.to_owned())))
+            }
         }
     }
 }
@@ -280,7 +282,7 @@ impl Executor {
             let before = self.snapshot(&job.working_dir)?;
             self.admit(spec, &before)?;
             let begun = Instant::now();
-            self.append(&self.started(&job, &before).into())?
+            self.append(&self.started(&job, &before)?.into())?
                 .durable()?;
             let done = match (plan, denial) {
                 (Err(error), _) => Ended {
@@ -347,12 +349,16 @@ impl Executor {
         Err(ExecError::Busy { why })
     }
 
-    fn started(&self, job: &Job<'_>, before: &Snapshot) -> JobStarted {
+    fn started(&self, job: &Job<'_>, before: &Snapshot) -> Result<JobStarted, ExecError> {
+        let fitted = self.fitted(job.spec.arguments.clone());
+        let (arguments, arguments_blob) =
+            fitted.map_err(|error| ExecError::Arguments(error.to_string()))?;
         let os = |path: &PathBuf| OsText::from(path.clone().into_os_string());
-        JobStarted {
+        Ok(JobStarted {
             job_id: job.id.clone(),
             capability: job.spec.capability.clone(),
-            arguments: job.spec.arguments.clone(),
+            arguments,
+            arguments_blob,
             dry_run: job.spec.dry_run,
             session: job.spec.session.clone(),
             step: job.spec.step.clone(),
@@ -360,7 +366,7 @@ impl Executor {
             allowed: job.roots[1..].iter().map(os).collect(),
             owner: self.owner.name().to_owned(),
             before: before.clone(),
-        }
+        })
     }
 
     /// Appends to the journal of jobs, without secrets.

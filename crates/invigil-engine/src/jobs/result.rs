@@ -137,6 +137,9 @@ pub enum ExecError {
     /// The files of the store that say who lives.
     #[error("cannot use the store: {0}")]
     Owner(#[source] io::Error),
+    /// The arguments are too large for a record, and cannot be kept beside it.
+    #[error("the arguments cannot be kept: {0}")]
+    Arguments(String),
     /// The journal of jobs cannot be written.
     #[error("the job cannot be recorded: {0}")]
     Journal(#[from] JournalError),

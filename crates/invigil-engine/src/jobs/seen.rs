@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use invigil_sandbox::{Sink, SinkError};
-use invigil_schema::{Event, ObserverStarted, Origin, ProcessRef, Refused, Spawned};
+use invigil_schema::{Event, ObserverStarted, Origin, OsText, ProcessRef, Refused, Spawned};
 
 /// More than this of a kind is only counted.
 const SHOWN: usize = 256;
+/// And no more bytes of paths than fit into a record.
+const BYTES: usize = 256 * 1024;
 
 /// A fold over the facts of a job.
 #[derive(Debug, Default)]
@@ -18,6 +20,8 @@ pub(super) struct Seen {
     /// All processes but the first.
     pub(super) processes: u64,
     pub(super) refused: Vec<Refused>,
+    /// Of the paths that are shown.
+    bytes: usize,
     pub(super) started: Option<ObserverStarted>,
 }
 
@@ -43,7 +47,9 @@ impl Seen {
                 }
             }
             Event::ProcessExec(exec) => {
-                if let Some(spawned) = self.at(exec.process) {
+                if self.has_room_for(&exec.executable)
+                    && let Some(spawned) = self.at(exec.process)
+                {
                     spawned.program = Some(exec.executable.clone());
                 }
             }
@@ -52,7 +58,9 @@ impl Seen {
                     (spawned.exit_code, spawned.signal) = (exited.exit_code, exited.signal);
                 }
             }
-            Event::AccessDenied(denied) if self.refused.len() < SHOWN => {
+            Event::AccessDenied(denied)
+                if self.refused.len() < SHOWN && self.has_room_for(&denied.target) =>
+            {
                 self.refused.push(Refused {
                     target: denied.target.clone(),
                     rule: denied.rule.clone(),
@@ -61,6 +69,16 @@ impl Seen {
             Event::ObserverStarted(started) => self.started = Some(started.clone()),
             _ => {}
         }
+    }
+
+    /// Whether one more path can be shown.
+    fn has_room_for(&mut self, path: &OsText) -> bool {
+        let bytes = self.bytes + path.as_bytes().len();
+        let fits = bytes <= BYTES;
+        if fits {
+            self.bytes = bytes;
+        }
+        fits
     }
 
     fn at(&mut self, process: ProcessRef) -> Option<&mut Spawned> {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::undo::UNDO;
 use super::{Cancel, ExecError, Executor, JobResult, JobSpec};
 
 /// What is wrong with a session.
@@ -221,7 +222,8 @@ impl Executor {
                 arguments: step.arguments.clone(),
                 dry_run: step.dry_run || spec.like.dry_run,
                 session: Some(spec.session.clone()),
-                step: Some(StepRef {
+                // What is only tried is still to be done.
+                step: (!spec.like.dry_run).then_some(StepRef {
                     file: steps.file,
                     number: next as u64,
                 }),
@@ -250,7 +252,7 @@ impl Executor {
         };
         let mut jobs = Vec::new();
         for row in index.jobs(&filter)? {
-            if row.capability != "undo" && !index.kept(&row.job_id)?.is_empty() {
+            if row.capability != UNDO && self.has_something_to_take_back(&index, &row)? {
                 jobs.push(row.job_id);
             }
         }

@@ -59,12 +59,7 @@ impl Executor {
         if row.state == JobState::Open {
             return Err(UndoError::Open(row.job_id).into());
         }
-        let mut kept = Vec::new();
-        for seq in jobs.kept(&row.job_id)? {
-            if let Some(Event::JobKept(record)) = event(&run, seq)? {
-                kept.extend(record.kept);
-            }
-        }
+        let mut kept = kept_by(&jobs, &run, &row.job_id)?;
         if kept.is_empty() {
             let capability = row.capability;
             let job_id = row.job_id;
@@ -86,6 +81,32 @@ impl Executor {
         kept.reverse();
         Ok(kept)
     }
+
+    /// Whether a job has changed anything that nobody has taken back since.
+    pub(super) fn has_something_to_take_back(
+        &self,
+        jobs: &Jobs,
+        row: &JobRow,
+    ) -> Result<bool, ExecError> {
+        let Some(run) = self.engine.store.jobs_so_far() else {
+            return Ok(false);
+        };
+        let before = taken_back(jobs, &run, row)?;
+        let kept = kept_by(jobs, &run, &row.job_id)?;
+        let left = |kept: &Kept| !before.paths.contains(&kept.path);
+        Ok(!before.whole && kept.iter().any(left))
+    }
+}
+
+/// What a job was about to change, in the order of its changes.
+fn kept_by(jobs: &Jobs, run: &RunRef, job_id: &JobId) -> Result<Vec<Kept>, ExecError> {
+    let mut kept = Vec::new();
+    for seq in jobs.kept(job_id)? {
+        if let Some(Event::JobKept(record)) = event(run, seq)? {
+            kept.extend(record.kept);
+        }
+    }
+    Ok(kept)
 }
 
 /// What was taken back of a job before.
@@ -109,13 +130,8 @@ fn taken_back(jobs: &Jobs, run: &RunRef, row: &JobRow) -> Result<Before, ExecErr
             _ => None,
         };
         before.whole |= started.is_none_or(|started| is_whole(&started));
-        for seq in jobs.kept(&undo.job_id)? {
-            if let Some(Event::JobKept(record)) = event(run, seq)? {
-                before
-                    .paths
-                    .extend(record.kept.into_iter().map(|kept| kept.path));
-            }
-        }
+        let kept = kept_by(jobs, run, &undo.job_id)?;
+        before.paths.extend(kept.into_iter().map(|kept| kept.path));
         before.by = Some(undo.job_id);
     }
     Ok(before)

@@ -35,6 +35,15 @@ pub(super) fn redact<'a>(redactor: &Redactor, event: &'a Event) -> Cow<'a, Event
     }
 }
 
+pub(super) fn redact_value(redactor: &Redactor, mut value: Value) -> Value {
+    let mut pass = Pass {
+        redactor,
+        changed: false,
+    };
+    pass.value(&mut value);
+    value
+}
+
 /// Whether there is no marker in it. Looks only at the kinds that come in great numbers.
 fn quiet(event: &Event) -> bool {
     let still = |text: &OsText| !MARKERS.any(text.as_bytes());

@@ -21,6 +21,7 @@ use std::borrow::Cow;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use invigil_schema::{Event, OsText};
+use serde_json::Value;
 use sha2::Sha256;
 
 use markers::{Found, MARKERS};
@@ -81,6 +82,11 @@ impl Redactor {
     /// An event, before it is appended. Digests, ids and names of variables are not touched.
     pub fn event<'a>(&self, event: &'a Event) -> Cow<'a, Event> {
         event::redact(self, event)
+    }
+
+    /// A value, of which names and texts are looked at, and not their spelling in JSON.
+    pub fn value(&self, value: Value) -> Value {
+        event::redact_value(self, value)
     }
 
     /// The words of a command: each for itself, and those that are values of what stands in front of them.

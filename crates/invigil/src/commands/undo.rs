@@ -1,6 +1,7 @@
 //! `invigil undo`: takes back what a job has changed.
 
 use invigil_journal::{Jobs, Store};
+use invigil_schema::SessionState;
 use serde_json::json;
 
 use crate::error::CliError;
@@ -33,9 +34,16 @@ pub(crate) struct Undo {
 
 impl Undo {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
-        let row = find(&Jobs::refreshed(store)?, &self.job)?;
+        let index = Jobs::refreshed(store)?;
+        let row = find(&index, &self.job)?;
         let executor = self.options.executor(store)?;
-        let mut spec = self.options.spec(row.session);
+        // What a session did can be taken back when it takes no jobs any more.
+        let session = match &row.session {
+            Some(session) => index.session(session)?,
+            None => None,
+        };
+        let open = session.filter(|session| session.state == SessionState::Open);
+        let mut spec = self.options.spec(open.map(|session| session.session));
         spec.capability = "undo".to_owned();
         spec.arguments = json!({ "job_id": row.job_id, "force": self.force });
         if let Some(path) = self.path {
