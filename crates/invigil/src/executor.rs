@@ -94,7 +94,17 @@ fn runtime_dir() -> PathBuf {
     own.unwrap_or_else(env::temp_dir)
 }
 
+/// What carries out one job, or few.
 pub(crate) fn executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, CliError> {
+    make(store, policies, false)
+}
+
+/// What carries out many: a worker stands ready.
+pub(crate) fn lasting_executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, CliError> {
+    make(store, policies, true)
+}
+
+fn make(store: &Store, policies: &[PathBuf], spares: bool) -> Result<Executor, CliError> {
     let engine = engine(store)?;
     let places = places(&engine.cwd);
     let guard = match env::var_os(GUARD) {
@@ -113,7 +123,7 @@ pub(crate) fn executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, 
         },
         guard,
         limits: JobLimits::default(),
-        spares: false,
+        spares,
         engine,
     };
     Ok(Executor::new(setup)?)

@@ -3,12 +3,18 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use invigil_journal::Store;
-use invigil_server::{Config, Limits, Listening, Retention};
+use invigil_engine::{Cancel, Executor, JobSpec, recover};
+use invigil_journal::{Store, SystemClock};
+use invigil_server::{BuiltIn, Cancelled, Config, Limits, Listening, Retention};
+use serde_json::{Value, json};
 
 use crate::error::CliError;
+use crate::executor::{WRITER, lasting_executor};
 use crate::policies;
 use crate::ui;
 
@@ -68,6 +74,8 @@ impl Serve {
             .with_ansi(false)
             .with_writer(std::io::stderr)
             .init();
+        // Jobs that an earlier daemon has left without an end get it now.
+        recover(store, Arc::new(SystemClock), WRITER)?;
         let workspace = std::env::current_dir().map_err(CliError::NoCwd)?;
         let places = policies::places(&workspace);
         let config = Config {
@@ -85,7 +93,7 @@ impl Serve {
                 count: self.keep_runs,
                 age: self.keep_for,
             },
-            built_in: None,
+            built_in: Some(Arc::new(Capabilities::new(store, &self.policy)?)),
             grace: self.grace,
         };
         invigil_server::serve(config, ready)?;
@@ -109,4 +117,63 @@ fn ready(listening: &Listening) {
     drop(writeln!(out, "listening on {listening}"));
     drop(out.flush());
     ui::say(format_args!("invigil serves; stop it with Ctrl-C"));
+}
+
+/// The capabilities as tools that need no client: each call is a job in the directory where the daemon was started.
+struct Capabilities(Executor);
+
+/// Between two looks whether somebody still waits.
+const LOOK: Duration = Duration::from_millis(20);
+
+impl Capabilities {
+    fn new(store: &Store, policies: &[PathBuf]) -> Result<Self, CliError> {
+        Ok(Capabilities(lasting_executor(store, policies)?))
+    }
+}
+
+impl BuiltIn for Capabilities {
+    fn names(&self) -> Vec<String> {
+        let all = self.0.registry().iter();
+        all.map(|capability| capability.name().to_owned()).collect()
+    }
+
+    fn schema(&self, name: &str) -> (String, Value) {
+        match self.0.registry().get(name) {
+            Ok(capability) => (capability.description().to_owned(), capability.schema()),
+            Err(_) => (String::new(), Value::Null),
+        }
+    }
+
+    fn execute(
+        &self,
+        name: &str,
+        parameters: &Value,
+        deadline: Instant,
+        cancelled: &Cancelled,
+    ) -> Result<Value, String> {
+        let spec = JobSpec {
+            capability: name.to_owned(),
+            arguments: parameters.clone(),
+            ..JobSpec::default()
+        };
+        let (cancel, over) = (Cancel::new(), AtomicBool::new(false));
+        let result = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    if cancelled.is_set() || Instant::now() >= deadline {
+                        return cancel.cancel();
+                    }
+                    thread::park_timeout(LOOK);
+                }
+            });
+            let result = self.0.exec(&spec, &cancel);
+            over.store(true, Ordering::Relaxed);
+            result
+        });
+        let result = result.map_err(|error| error.to_string())?;
+        match result.success {
+            true => Ok(json!({ "job_id": result.job_id, "data": result.output.data })),
+            false => Err(result.output.message.unwrap_or_default()),
+        }
+    }
 }

@@ -375,7 +375,10 @@ fn search() {
             "links are not followed"
         );
         let result = world.exec(124, "search", json!({ "pattern": "x", "timeout": 0.001 }));
-        assert_eq!(message(&result), "Execution failed: it took longer than 1ms");
+        assert_eq!(
+            message(&result),
+            "Execution failed: it took longer than 1ms"
+        );
         world.is_still(&before);
         world.dry("search", json!({ "pattern": "x" }));
         world.wrong(
