@@ -282,7 +282,8 @@ fn file_delete() {
             "file_delete",
             &with_paths(&outside(&world), &json!({ "recursive": true })),
         );
-        world.denied("file_delete", &[(json!({ "path": "." }), "root itself")]);
+        let result = world.exec(1, "file_delete", json!({ "path": "." }));
+        assert!(message(&result).contains("root itself"), "{result}");
         world.forbidden("file_delete", json!({ "path": "key.pem" }), NO_KEYS, 3);
         world.forbidden("file_delete", json!({ "path": "key.pem" }), NO_TOOL, 4);
         // Of a link the link goes, and not what it leads to.
@@ -375,7 +376,10 @@ fn search() {
             "links are not followed"
         );
         let result = world.exec(124, "search", json!({ "pattern": "x", "timeout": 0.001 }));
-        assert_eq!(message(&result), "Execution failed: it took longer than 1ms");
+        assert_eq!(
+            message(&result),
+            "Execution failed: it took longer than 1ms"
+        );
         world.is_still(&before);
         world.dry("search", json!({ "pattern": "x" }));
         world.wrong(

@@ -83,7 +83,10 @@ fn too_many_processes_are_refused_until_they_end() {
     let refused = world.all("job_refused");
     assert_eq!(refused.len(), 1);
     assert!(
-        refused[0]["why"].as_str().unwrap().contains("processes"),
+        refused[0]["why"]
+            .as_str()
+            .unwrap()
+            .contains("process count of the user"),
         "{refused:?}"
     );
     assert!(refused[0]["before"]["telemetry"].is_object());
@@ -97,8 +100,9 @@ fn too_many_processes_are_refused_until_they_end() {
     drop(load);
     let (code, stderr) = guarded(&world, limit, "on");
     // Whatever else the machine is busy with is another matter.
-    let other =
-        code == Some(125) && stderr.contains("too busy") && !stderr.contains("process count of the user");
+    let other = code == Some(125)
+        && stderr.contains("too busy")
+        && !stderr.contains("process count of the user");
     assert!(code == Some(0) || other, "{stderr}");
     println!("after the load: {code:?} {stderr}");
     world.is_well();
