@@ -152,7 +152,7 @@ fn nothing_is_too_large_for_the_record() {
         );
         // Hundreds of refusals with the longest paths that there are.
         let command = "d=$(printf %04000d 0 | sed 's,0000000000,/00000000,g'); i=0; \
-            while [ $i -lt 400 ]; do { : < /nowhere$d; } 2>/dev/null; i=$((i+1)); done; exit 3";
+            while [ $i -lt 400 ]; do { true < /nowhere$d; } 2>/dev/null; i=$((i+1)); done; exit 3";
         let result = world.exec(1, "shell", json!({ "command": command }));
         assert_eq!(message(&result), "Execution failed: exit code 3");
         let failed = world.all("job_failed").pop().unwrap();
