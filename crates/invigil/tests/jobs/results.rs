@@ -151,8 +151,14 @@ fn nothing_is_too_large_for_the_record() {
             "word for word"
         );
         // Hundreds of refusals with the longest paths that there are.
-        let command = "d=$(printf %04000d 0 | sed 's,0000000000,/00000000,g'); i=0; \
-            while [ $i -lt 400 ]; do { true < /nowhere$d; } 2>/dev/null; i=$((i+1)); done; exit 3";
+        let deep = world.at("outside").join("0123456789abcdef/".repeat(200));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("secret"), "x").unwrap();
+        world.give_away();
+        let deep = deep.display();
+        let command = format!(
+            "i=0; while [ $i -lt 400 ]; do {{ true < {deep}secret; }} 2>/dev/null; i=$((i+1)); done; exit 3"
+        );
         let result = world.exec(1, "shell", json!({ "command": command }));
         assert_eq!(message(&result), "Execution failed: exit code 3");
         let failed = world.all("job_failed").pop().unwrap();
