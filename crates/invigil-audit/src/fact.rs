@@ -75,6 +75,15 @@ impl<'a> Fact<'a> {
                 true => self.origin == Origin::User,
                 false => self.origin == Origin::Runtime,
             },
+            Event::SessionStarted(_)
+            | Event::SessionEnded(_)
+            | Event::ActionStarted(_)
+            | Event::ToolAsked(_) => self.origin == Origin::Runtime,
+            Event::Turn(_) => matches!(self.origin, Origin::Runtime | Origin::Client),
+            Event::ToolAnswered(answered) => match answered.by.is_person() {
+                true => self.origin == Origin::User,
+                false => self.origin == Origin::Runtime,
+            },
             Event::Unknown { .. } => false,
         };
         fits.then_some(self.event)

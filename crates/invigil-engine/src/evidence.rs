@@ -99,6 +99,7 @@ fn layer(origin: Origin, event: &Event) -> Option<Member> {
             _,
             Event::ApprovalRequested(_) | Event::ApprovalAnswered(_) | Event::ApprovalRefused(_),
         ) => Some(Member::PolicyLayer),
+        (_, Event::ToolAsked(_) | Event::ToolAnswered(_)) => Some(Member::PolicyLayer),
         (_, Event::ObserverStarted(_) | Event::ObserverFinished(_) | Event::ObserverNote(_)) => {
             Some(Member::KernelLayer)
         }

@@ -76,6 +76,13 @@ pub enum RunState {
         /// Why.
         reason: String,
     },
+    /// A client of the daemon led it, and it is over.
+    Ended {
+        /// How, in one word.
+        how: String,
+        /// How long it took.
+        elapsed_ms: u64,
+    },
 }
 
 /// One run, as the index knows it.
@@ -149,6 +156,19 @@ impl Index {
         let index = Index::open(&store.home().join(FILE))?;
         let known = index.row(run.run_id())?;
         index.refresh_run(run, known).map(|_| ())
+    }
+
+    /// Forgets a run that was removed on purpose. Without an index there is nothing to forget.
+    pub(crate) fn forget(store: &Store, run_id: &RunId) -> Result<(), IndexError> {
+        let path = store.home().join(FILE);
+        if !path.exists() {
+            return Ok(());
+        }
+        let index = Index::open(&path)?;
+        let gone = index
+            .db
+            .execute("DELETE FROM runs WHERE run_id = ?1", [run_id.as_str()]);
+        gone.map(|_| ()).map_err(index.failed())
     }
 
     fn open(path: &Path) -> Result<Index, IndexError> {
@@ -365,6 +385,14 @@ impl RunRow {
             Event::RunFailed(failed) => {
                 self.state = RunState::Failed {
                     reason: failed.reason,
+                }
+            }
+            Event::SessionStarted(started) => self.command = vec![started.intent.as_str().into()],
+            Event::SessionEnded(ended) => {
+                let elapsed = ended.ended_at.since(self.started_at);
+                self.state = RunState::Ended {
+                    how: ended.termination.word(),
+                    elapsed_ms: elapsed.as_millis() as u64,
                 }
             }
             _ => {}

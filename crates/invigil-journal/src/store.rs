@@ -23,6 +23,8 @@ const BLOBS: &str = "blobs";
 const JOBS: &str = "jobs";
 /// Directories with this prefix are runs in the making.
 const NEW: &str = ".new.";
+/// Directories with this prefix were runs.
+const GONE: &str = ".gone.";
 
 /// A store: many runs, their blobs, one index.
 #[derive(Debug, Clone)]
@@ -218,6 +220,19 @@ impl Store {
             directory,
             run_id: run_id.clone(),
         })
+    }
+
+    /// Removes a run that is over, for good. One that is written to is refused.
+    pub fn remove(&self, run: &RunRef) -> Result<(), StoreError> {
+        if run.is_live() {
+            return Err(run.error(Error::Busy));
+        }
+        let runs = self.home.join(RUNS);
+        let gone = runs.join(format!("{GONE}{}", run.run_id));
+        // First its name, at once: what is half removed is no run.
+        fs::rename(&run.directory, &gone).map_err(StoreError::io("remove", &run.directory))?;
+        fs::remove_dir_all(&gone).map_err(StoreError::io("remove", &gone))?;
+        Ok(Index::forget(self, &run.run_id)?)
     }
 
     /// All runs, sorted by id.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::approval::{ApprovalAnswered, ApprovalRefused, ApprovalRequested};
+use crate::daemon::{ActionStarted, SessionEnded, SessionStarted, ToolAnswered, ToolAsked, Turn};
 use crate::guard::{PolicyEnforced, PolicyLoaded};
 use crate::job_events::{
     JobCancelled, JobCompleted, JobDenied, JobFailed, JobKept, JobRefused, JobStarted, JobTimedOut,
@@ -212,6 +213,18 @@ kinds! {
     JobRefused = "job_refused", Sched;
     /// A session was opened, paused, resumed or ended.
     SessionChanged = "session_changed", Sched;
+    /// A client of the daemon begins a run.
+    SessionStarted = "session_started", Proc;
+    /// Its run is over.
+    SessionEnded = "session_ended", Proc;
+    /// A tool of a client is about to be called.
+    ActionStarted = "action_started", Syscall;
+    /// One action and what became of it, or what a client reports as such.
+    Turn = "turn", Syscall;
+    /// An action of a client waits for a person.
+    ToolAsked = "tool_asked", Syscall;
+    /// A question about an action is closed.
+    ToolAnswered = "tool_answered", Syscall;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.

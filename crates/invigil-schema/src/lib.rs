@@ -5,6 +5,7 @@
 
 mod approval;
 mod bounds;
+mod daemon;
 mod digest;
 mod envelope;
 mod errno;
@@ -26,6 +27,10 @@ pub use approval::{
     ApprovalRequested, ApprovalScope, Asked, QuestionFile,
 };
 pub use bounds::{EnforcedBy, Floor, LimitKind, Limited};
+pub use daemon::{
+    ActionStarted, AnsweredBy, CliOutcome, Outcome, OutcomeStatus, PolicyRejected, SessionEnded,
+    SessionStarted, Termination, ToolAnswered, ToolAsked, Turn, TurnStatus, VerifierVerdict,
+};
 pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};

@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
 use crate::commands::{
-    approvals, capabilities, diff, doctor, exec, export, jobs, policy, recover, run, runs, session,
-    show, telemetry, undo, verify,
+    approvals, capabilities, diff, doctor, exec, export, jobs, policy, recover, rpc, run, runs,
+    serve, session, show, telemetry, undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
@@ -39,6 +39,8 @@ pub(crate) enum Command {
     Undo(undo::Undo),
     Session(session::Session),
     Recover(recover::Recover),
+    Serve(serve::Serve),
+    Rpc(rpc::Rpc),
     Doctor(doctor::Doctor),
     Telemetry(telemetry::Telemetry),
 }

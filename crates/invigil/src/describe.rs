@@ -9,6 +9,7 @@ use invigil_schema::{
 use serde::Serialize;
 
 use crate::question;
+use crate::turn;
 use crate::ui::{self, BAD, GOOD, WARN};
 
 /// What happened, in one line.
@@ -170,6 +171,27 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
         Event::SessionChanged(session) => {
             format!("session {} is {}", session.session, session.state.as_str())
         }
+        Event::SessionStarted(started) => format!(
+            "{} for {}",
+            ui::shorten(&ui::harmless(&started.intent), 100),
+            ui::harmless(&started.agent_id)
+        ),
+        Event::SessionEnded(ended) => format!("{} turns: {}", ended.turns, turn::ended(ended)),
+        Event::ActionStarted(started) => format!(
+            "{} {} (try {})",
+            ui::harmless(&started.tool),
+            turn::brief(&started.parameters),
+            started.attempt
+        ),
+        Event::Turn(turn) => turn::line(turn),
+        Event::ToolAsked(asked) => format!(
+            "{WARN}{}{WARN:#} {} {} by {}",
+            asked.id,
+            ui::harmless(&asked.tool),
+            turn::brief(&asked.parameters),
+            ui::harmless(&asked.rule)
+        ),
+        Event::ToolAnswered(answered) => turn::answered(answered),
         Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
     }
 }

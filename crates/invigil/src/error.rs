@@ -11,6 +11,7 @@ use invigil_engine::{
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
 use invigil_schema::{ExitCode, JobId, RunIdError, SessionId};
+use invigil_server::{ClientError, ServeError};
 
 use crate::ui;
 
@@ -57,8 +58,16 @@ pub(crate) enum CliError {
     PolicyOut { path: PathBuf, source: io::Error },
     #[error("`{0}` is not an address; write HOST:PORT, ADDRESS:PORT or [ADDRESS]:PORT")]
     NotAnAddress(String),
-    #[error("the parameters of a tool are JSON: {0}")]
+    #[error("parameters are JSON: {0}")]
     NotJson(#[source] serde_json::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error("no daemon can be reached in {}: {source}; `invigil serve` starts one", home.display())]
+    NoDaemon { home: PathBuf, source: ClientError },
+    #[error("cannot read the token {}: {source}; is a daemon running?", path.display())]
+    Token { path: PathBuf, source: io::Error },
+    #[error("the daemon: {0}")]
+    Client(#[from] ClientError),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -116,6 +125,10 @@ impl CliError {
             | CliError::PolicyOut { .. }
             | CliError::NotAnAddress(_)
             | CliError::NotJson(_)
+            | CliError::Serve(_)
+            | CliError::NoDaemon { .. }
+            | CliError::Token { .. }
+            | CliError::Client(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::InStore(_)

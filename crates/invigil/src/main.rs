@@ -10,6 +10,7 @@ mod question;
 mod status;
 mod summary;
 mod terminal;
+mod turn;
 mod ui;
 
 use std::process::ExitCode;

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use invigil_schema::{Address, Asked, Event, JobEnd, JobOutput, OsText, Snapshot};
+use invigil_schema::{Address, Asked, Event, JobEnd, JobOutput, OsText, Snapshot, Termination};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -189,9 +189,51 @@ impl Pass<'_> {
                     self.string(title);
                 }
             }
+            Event::SessionStarted(data) => {
+                self.string(&mut data.intent);
+                let texts = [data.outcome_description.as_mut(), data.agent_name.as_mut()];
+                texts
+                    .into_iter()
+                    .flatten()
+                    .for_each(|text| self.string(text));
+            }
+            Event::SessionEnded(data) => {
+                if let Termination::Outcome { outcome, .. } = &mut data.termination {
+                    outcome
+                        .summary
+                        .iter_mut()
+                        .for_each(|text| self.string(text));
+                    outcome
+                        .evidence
+                        .iter_mut()
+                        .for_each(|item| self.value(item));
+                    outcome.metrics.iter_mut().for_each(|item| self.value(item));
+                }
+            }
+            Event::ActionStarted(data) => {
+                self.value(&mut data.parameters);
+                data.source.iter_mut().for_each(|text| self.string(text));
+                data.context
+                    .iter_mut()
+                    .for_each(|context| self.value(context));
+            }
+            Event::Turn(data) => {
+                let texts = [data.prompt.as_mut(), data.error.as_mut()];
+                texts
+                    .into_iter()
+                    .flatten()
+                    .for_each(|text| self.string(text));
+                self.value(&mut data.parameters);
+                data.output.iter_mut().for_each(|output| self.value(output));
+            }
+            Event::ToolAsked(data) => {
+                self.value(&mut data.parameters);
+                self.string(&mut data.rule);
+            }
             Event::Unknown { data, .. } => self.raw(data),
             // What was kept must be found again under its own name.
             Event::JobKept(_)
+            | Event::ToolAnswered(_)
             | Event::JournalOpened(_)
             | Event::JournalRecovered(_)
             | Event::PolicyLoaded(_)

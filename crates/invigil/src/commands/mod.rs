@@ -9,8 +9,10 @@ pub(crate) mod export;
 pub(crate) mod jobs;
 pub(crate) mod policy;
 pub(crate) mod recover;
+pub(crate) mod rpc;
 pub(crate) mod run;
 pub(crate) mod runs;
+pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod show;
 pub(crate) mod telemetry;
@@ -45,6 +47,8 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Undo(command) => command.execute(&store),
         Command::Session(command) => command.execute(&store),
         Command::Recover(command) => command.execute(&store),
+        Command::Serve(command) => command.execute(&store),
+        Command::Rpc(command) => command.execute(&store),
         Command::Doctor(command) => command.execute(),
         Command::Telemetry(command) => command.execute(&store),
     }

@@ -23,11 +23,11 @@ pub(crate) struct Runs {
 }
 
 /// What a person wants to know first. An open run is running if its journal has a writer.
-fn status(store: &Store, row: &RunRow) -> &'static str {
+fn status<'r>(store: &Store, row: &'r RunRow) -> &'r str {
     if row.problem.is_some() {
         return "damaged";
     }
-    match row.state {
+    match &row.state {
         RunState::Finished {
             stopped: Some(why), ..
         } => match why {
@@ -43,6 +43,10 @@ fn status(store: &Store, row: &RunRow) -> &'static str {
         } => "killed",
         RunState::Finished { .. } => "exited",
         RunState::Failed { .. } => "not started",
+        RunState::Ended { how, .. } => match how.as_str() {
+            "success" | "done" => "ok",
+            other => other,
+        },
         RunState::Open => match store.run(&row.run_id) {
             Ok(run) if run.is_live() => "running",
             _ => "interrupted",
@@ -102,7 +106,8 @@ fn print_table(store: &Store, rows: &[RunRow]) -> Result<u8, CliError> {
         let style = match status {
             "ok" => GOOD,
             "running" => BOLD,
-            "damaged" | "killed" | "not started" | "time-out" | "over budget" | "by policy" => BAD,
+            "damaged" | "killed" | "failure" | "give_up" | "timeout" | "not started"
+            | "time-out" | "over budget" | "by policy" => BAD,
             _ => WARN,
         };
         let (code, time) = match row.state {
@@ -116,6 +121,10 @@ fn print_table(store: &Store, rows: &[RunRow]) -> Result<u8, CliError> {
                 let signal = signal.map(|signal| format!("s{signal}"));
                 let time = std::time::Duration::from_millis(elapsed_ms);
                 (code.or(signal).unwrap_or_default(), ui::duration(time))
+            }
+            RunState::Ended { elapsed_ms, .. } => {
+                let time = std::time::Duration::from_millis(elapsed_ms);
+                (String::new(), ui::duration(time))
             }
             RunState::Open | RunState::Failed { .. } => Default::default(),
         };
