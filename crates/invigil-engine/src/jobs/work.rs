@@ -390,7 +390,8 @@ pub(super) fn denial(error: &str, seen: &Seen) -> String {
     let about = |refused: &&Refused| {
         let target = refused.target.to_string_lossy();
         let name = target.rsplit('/').next().unwrap_or_default();
-        error.contains(name)
+        // A change goes by way of a temporary name, and that is what was refused then.
+        error.contains(name) || name.starts_with(".invigil-")
     };
     match seen.refused.iter().rev().find(about) {
         Some(refused) => format!("{error} ({})", refused.rule),

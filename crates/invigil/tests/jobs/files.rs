@@ -282,7 +282,8 @@ fn file_delete() {
             "file_delete",
             &with_paths(&outside(&world), &json!({ "recursive": true })),
         );
-        world.denied("file_delete", &[(json!({ "path": "." }), "root itself")]);
+        let result = world.exec(1, "file_delete", json!({ "path": "." }));
+        assert!(message(&result).contains("root itself"), "{result}");
         world.forbidden("file_delete", json!({ "path": "key.pem" }), NO_KEYS, 3);
         world.forbidden("file_delete", json!({ "path": "key.pem" }), NO_TOOL, 4);
         // Of a link the link goes, and not what it leads to.

@@ -83,7 +83,10 @@ fn too_many_processes_are_refused_until_they_end() {
     let refused = world.all("job_refused");
     assert_eq!(refused.len(), 1);
     assert!(
-        refused[0]["why"].as_str().unwrap().contains("processes"),
+        refused[0]["why"]
+            .as_str()
+            .unwrap()
+            .contains("process count of the user"),
         "{refused:?}"
     );
     assert!(refused[0]["before"]["telemetry"].is_object());

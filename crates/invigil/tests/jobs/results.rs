@@ -6,7 +6,7 @@ use std::process::Stdio;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
-use crate::world::{World, data, id, message, none_is_left, signal, unique_seconds, until};
+use crate::world::{World, data, fed, id, message, none_is_left, signal, unique_seconds, until};
 
 #[test]
 fn a_result_has_everything_and_the_journal_too() {
@@ -130,6 +130,46 @@ fn secrets_are_not_on_record() {
     }
 }
 
+/// A record has room for a mebibyte; nothing that an agent says or does may leave a job without one.
+#[test]
+fn nothing_is_too_large_for_the_record() {
+    for world in World::everyone() {
+        let content = "0123456789abcdef".repeat(200_000);
+        let write = json!({ "path": "big", "content": content }).to_string();
+        let output = fed(
+            world.command(&["exec", "file_write", "-", "--json"]),
+            write.as_bytes(),
+        );
+        world.result(0, &output, &"a large content");
+        assert!(world.read("big") == content);
+        let started = world.all("job_started").pop().unwrap();
+        assert_eq!(started["arguments"], Value::Null);
+        let blob = started["arguments_blob"].as_str().unwrap().parse().unwrap();
+        let kept = world.store().blobs().unwrap().open(&blob).unwrap();
+        assert!(
+            std::io::read_to_string(kept).unwrap() == write,
+            "word for word"
+        );
+        // Hundreds of refusals with the longest paths that there are.
+        let deep = world.at("outside").join("0123456789abcdef/".repeat(200));
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::write(deep.join("secret"), "x").unwrap();
+        world.give_away();
+        let deep = deep.display();
+        let command = format!(
+            "i=0; while [ $i -lt 400 ]; do {{ true < {deep}secret; }} 2>/dev/null; i=$((i+1)); done; exit 3"
+        );
+        let result = world.exec(1, "shell", json!({ "command": command }));
+        assert_eq!(message(&result), "Execution failed: exit code 3");
+        let failed = world.all("job_failed").pop().unwrap();
+        assert!(
+            failed["end"]["refused"].as_array().unwrap().len() >= 50,
+            "{failed}"
+        );
+        world.is_well();
+    }
+}
+
 /// Whoever is killed in the first moment of the effect has left a record of what it was about to do, and nothing else.
 #[test]
 fn the_start_is_on_record_before_the_effect() {
@@ -205,7 +245,7 @@ fn what_a_killed_job_changed_can_be_undone() {
 #[test]
 fn a_job_cannot_kill_its_supervisor() {
     for world in World::everyone() {
-        let command = "kill -9 $PPID; cd /proc; for p in [0-9]*; do [ $p = $$ ] || kill -STOP $p 2>/dev/null && echo $p; done; true";
+        let command = "kill -9 $PPID; cd /proc; for p in [0-9]*; do [ $p = $$ ] || { kill -STOP $p 2>/dev/null && echo $p; }; done; true";
         let result = world.exec(0, "shell", json!({ "command": command }));
         let own: BTreeSet<&str> = data(&result)["stdout"].as_str().unwrap().lines().collect();
         assert!(own.is_empty(), "{own:?}");

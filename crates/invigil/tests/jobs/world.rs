@@ -233,7 +233,9 @@ impl World {
     #[track_caller]
     pub(crate) fn wrong(&self, capability: &str, cases: &[(Value, &str)]) {
         let before = self.everything();
-        for (arguments, field) in cases {
+        // What is wrong does not depend on who says it.
+        let most = if self.nobody { 2 } else { cases.len() };
+        for (arguments, field) in &cases[..most] {
             let result = self.exec(125, capability, arguments.clone());
             let message = message(&result);
             assert!(message.starts_with("Validation failed: "), "{message}");
@@ -261,13 +263,15 @@ impl World {
     /// A policy denies it, and the message names file and line.
     #[track_caller]
     pub(crate) fn forbidden(&self, capability: &str, arguments: Value, policy: &str, line: usize) {
-        let before = self.everything();
+        // A temporary name may have come and gone.
+        let before = without_times(self.everything());
         let file = self.policy(policy);
         let result = self.exec_with(121, capability, arguments, &["--policy", &file]);
         let place = format!("policy.toml:{line}");
-        assert!(message(&result).contains(&place), "{result}");
+        let message = message(&result);
+        assert!(message.contains(&place), "{message}");
         fs::remove_file(file).unwrap();
-        self.is_still(&before);
+        same(&before, &without_times(self.everything()));
     }
 
     /// Everything but the store.
@@ -347,7 +351,7 @@ impl World {
 fn expected(code: i32, output: &Output, about: &dyn std::fmt::Debug) -> (String, String) {
     let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
-    let (shown, _) = stdout.split_at(stdout.floor_char_boundary(5000));
+    let (shown, _) = stdout.split_at(stdout.floor_char_boundary(1000));
     let status = output.status;
     assert_eq!(
         status.code(),
@@ -411,7 +415,10 @@ pub(crate) fn tree(path: &Path) -> Tree {
 
 /// Without the times, which nobody takes back.
 pub(crate) fn shape(path: &Path) -> Tree {
-    let mut tree = tree(path);
+    without_times(tree(path))
+}
+
+fn without_times(mut tree: Tree) -> Tree {
     for entry in tree.values_mut() {
         entry.modified = (0, 0);
     }
