@@ -35,7 +35,8 @@ const BUILT_IN: usize = 64;
 const TIDY: Duration = Duration::from_secs(600);
 
 /// What is said when there is no seat.
-const FULL: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+const FULL: &[u8] =
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// What all sessions share.
 pub(crate) struct Daemon {
@@ -171,13 +172,11 @@ async fn take_tcp(daemon: &Arc<Daemon>, listener: Option<TcpListener>) {
 async fn take_unix(daemon: &Arc<Daemon>, listener: UnixListener) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
-                match (same_user(daemon, &stream), daemon.seat()) {
-                    (None, _) => {}
-                    (Some(peer), Some(seat)) => drop(tokio::spawn(http::serve(stream, seat, peer))),
-                    (Some(_), None) => drop(stream.try_write(FULL)),
-                }
-            }
+            Ok((stream, _)) => match (same_user(daemon, &stream), daemon.seat()) {
+                (None, _) => {}
+                (Some(peer), Some(seat)) => drop(tokio::spawn(http::serve(stream, seat, peer))),
+                (Some(_), None) => drop(stream.try_write(FULL)),
+            },
             Err(error) => pause(&error).await,
         }
     }

@@ -6,6 +6,8 @@
 #[cfg(feature = "bench")]
 mod append;
 #[cfg(feature = "bench")]
+mod daemon;
+#[cfg(feature = "bench")]
 mod durable;
 #[cfg(feature = "bench")]
 mod machine;
@@ -47,6 +49,8 @@ enum Subject {
     Run,
     /// Commands under a policy.
     Guard,
+    /// Durable proposals through the daemon.
+    Daemon,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -61,6 +65,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Subject::Policy => "policy",
         Subject::Run => "run",
         Subject::Guard => "guard",
+        Subject::Daemon => "daemon",
     });
     check(again)
 }
@@ -77,6 +82,7 @@ fn measure(args: &Args) -> Result {
         Subject::Policy => policy::measure(args.quick)?,
         Subject::Run => run::measure(args.quick)?,
         Subject::Guard => run::measure_guarded(args.quick)?,
+        Subject::Daemon => daemon::measure(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

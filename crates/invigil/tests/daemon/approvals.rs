@@ -17,7 +17,12 @@ struct Agent {
 impl Agent {
     fn start(daemon: &Daemon<'_>) -> Agent {
         let own = std::env::current_exe().unwrap();
-        let args = ["--exact", "approvals::the_agent", "--ignored", "--nocapture"];
+        let args = [
+            "--exact",
+            "approvals::the_agent",
+            "--ignored",
+            "--nocapture",
+        ];
         let mut child = daemon
             .world
             .program(own.to_str().unwrap(), &args)
@@ -64,16 +69,24 @@ fn the_agent() {
     let endpoint = invigil_server::Endpoint::Tcp(address.clone());
     let connect = || Host::new(invigil_server::Client::connect(&endpoint).unwrap());
     let mut host = connect();
-    host.ok("session.auth", json!({ "token": std::env::var("INVIGIL_TEST_TOKEN").unwrap(), "agent_id": "a" }));
+    host.ok(
+        "session.auth",
+        json!({ "token": std::env::var("INVIGIL_TEST_TOKEN").unwrap(), "agent_id": "a" }),
+    );
     host.tool("t", |params| Reply::With(params["parameters"].clone()));
-    host.ok("policy.register", json!({ "name": "careful", "rule": "ask_tool", "target": "t", "key": "ask" }));
+    host.ok(
+        "policy.register",
+        json!({ "name": "careful", "rule": "ask_tool", "target": "t", "key": "ask" }),
+    );
     let run = host.start("x");
     report(&json!(run));
     let ask = |n: u64, id: &str| {
         let action = json!({ "id": "a", "tool": "t", "parameters": { "ask": n } });
         json!({ "proposal": { "id": id, "actions": [action] } })
     };
-    host.client.request("proposal.submit", &ask(1, "first")).unwrap();
+    host.client
+        .request("proposal.submit", &ask(1, "first"))
+        .unwrap();
     // Another action does not wait.
     report(&host.submit(json!([{ "id": "b", "tool": "t", "parameters": {} }]))[0]["status"]);
     let open = host.ok("approvals.list", json!({}));
@@ -82,11 +95,17 @@ fn the_agent() {
     let answer = json!({ "id": id, "decision": "allow" });
     let mut refusals = vec![host.refused("approvals.resolve", answer.clone()).code];
     let mut operator = connect();
-    operator.ok("session.auth", json!({ "token": std::env::var("INVIGIL_TEST_OPERATOR").unwrap() }));
+    operator.ok(
+        "session.auth",
+        json!({ "token": std::env::var("INVIGIL_TEST_OPERATOR").unwrap() }),
+    );
     refusals.push(operator.refused("approvals.resolve", answer.clone()).code);
     for extra in [&["--operator"][..], &["--operator", "--tcp", &address], &[]] {
         let mut child = Command::new(env!("CARGO_BIN_EXE_invigil"));
-        let child = child.arg("rpc").args(extra).args(["approvals.resolve", &answer.to_string()]);
+        let child = child
+            .arg("rpc")
+            .args(extra)
+            .args(["approvals.resolve", &answer.to_string()]);
         let output = child.output().unwrap();
         let error: Value = serde_json::from_slice(&output.stdout).unwrap();
         refusals.push(error["code"].as_i64().unwrap());
@@ -94,7 +113,10 @@ fn the_agent() {
     report(&json!(refusals));
     loop {
         host.listen(Duration::from_millis(20));
-        let done = host.seen.iter().position(|message| message["result"]["proposal_id"] == "first");
+        let done = host
+            .seen
+            .iter()
+            .position(|message| message["result"]["proposal_id"] == "first");
         if let Some(done) = done {
             report(&host.seen[done]["result"]["results"][0]);
             break;
@@ -115,15 +137,29 @@ fn a_person_decides_and_nobody_of_the_run_can() {
         let run = agent.next().as_str().unwrap().to_owned();
         assert_eq!(agent.next(), "succeeded", "only the one that asks waits");
         let question = agent.next();
-        assert_eq!((&question["tool"], &question["rule"]), (&json!("t"), &json!("careful")));
+        assert_eq!(
+            (&question["tool"], &question["rule"]),
+            (&json!("t"), &json!("careful"))
+        );
         assert_eq!(question["run_id"], json!(run));
         let refusals = agent.next();
-        let refusals: Vec<i64> = refusals.as_array().unwrap().iter().map(|code| code.as_i64().unwrap()).collect();
+        let refusals: Vec<i64> = refusals
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|code| code.as_i64().unwrap())
+            .collect();
         assert_eq!(refusals, [-32002; 5]);
         let mut other = daemon.host(Some("other"));
-        assert_eq!(other.ok("approvals.list", json!({}))["approvals"], json!([]));
+        assert_eq!(
+            other.ok("approvals.list", json!({}))["approvals"],
+            json!([])
+        );
         let answer = json!({ "id": question["id"], "decision": "allow", "remember": true });
-        assert_eq!(other.refused("approvals.resolve", answer.clone()).code, -32002);
+        assert_eq!(
+            other.refused("approvals.resolve", answer.clone()).code,
+            -32002
+        );
         let operator = |method: &str, params: Value| {
             let mut rpc = world.command(&["rpc", "--operator", method, &params.to_string()]);
             let output = rpc.output().unwrap();
@@ -133,7 +169,11 @@ fn a_person_decides_and_nobody_of_the_run_can() {
         let open = operator("approvals.list", json!({}));
         assert_eq!(open["approvals"][0]["id"], question["id"]);
         assert_eq!(operator("approvals.resolve", answer.clone())["ok"], true);
-        assert_eq!(operator("approvals.resolve", answer)["code"], -32004, "once");
+        assert_eq!(
+            operator("approvals.resolve", answer)["code"],
+            -32004,
+            "once"
+        );
         assert_eq!(agent.next()["status"], "succeeded");
         assert_eq!(agent.next()["status"], "succeeded", "remembered");
         daemon.wait_for("questions_open", |open| open == 1);
@@ -141,15 +181,26 @@ fn a_person_decides_and_nobody_of_the_run_can() {
         let id = &open["approvals"][0]["id"];
         operator("approvals.resolve", json!({ "id": id, "decision": "deny" }));
         let denied = agent.next();
-        assert_eq!((&denied["status"], &denied["rejected_by"]), (&json!("rejected"), &json!("approval")));
+        assert_eq!(
+            (&denied["status"], &denied["rejected_by"]),
+            (&json!("rejected"), &json!("approval"))
+        );
         assert_eq!(agent.next(), "done");
         let asked = world.all(&run, "tool_asked");
         let answered = world.all(&run, "tool_answered");
         assert_eq!((asked.len(), answered.len()), (2, 2));
         assert_eq!(asked[0]["action"], answered[0]["action"]);
-        assert_eq!((&answered[0]["decision"], &answered[0]["remembered"]), (&json!("allow"), &json!(true)));
+        assert_eq!(
+            (&answered[0]["decision"], &answered[0]["remembered"]),
+            (&json!("allow"), &json!(true))
+        );
         assert!(answered[1]["by"]["pid"].is_u64());
-        let origins: Vec<Value> = world.events(&run).iter().filter(|e| e["kind"] == "tool_answered").map(|e| e["origin"].clone()).collect();
+        let origins: Vec<Value> = world
+            .events(&run)
+            .iter()
+            .filter(|e| e["kind"] == "tool_answered")
+            .map(|e| e["origin"].clone())
+            .collect();
         assert_eq!(origins, ["user", "user"]);
         world.verify(&run);
     }
@@ -161,13 +212,22 @@ fn a_question_that_nobody_answers_is_denied() {
     let daemon = world.serve(&["--ask-timeout", "300ms"]);
     let mut host = daemon.host(None);
     host.tool("t", |_| panic!("called"));
-    host.ok("policy.register", json!({ "name": "careful", "rule": "ask_tool", "target": "t" }));
+    host.ok(
+        "policy.register",
+        json!({ "name": "careful", "rule": "ask_tool", "target": "t" }),
+    );
     let run = host.start("x");
     let begun = Instant::now();
     let results = host.submit(json!([{ "id": "a", "tool": "t" }]));
     assert!(begun.elapsed() >= Duration::from_millis(300));
-    assert_eq!((&results[0]["status"], &results[0]["rejected_by"]), (&json!("rejected"), &json!("approval")));
-    assert_eq!(world.all(&run, "tool_answered")[0]["by"], json!({ "through": "timeout" }));
+    assert_eq!(
+        (&results[0]["status"], &results[0]["rejected_by"]),
+        (&json!("rejected"), &json!("approval"))
+    );
+    assert_eq!(
+        world.all(&run, "tool_answered")[0]["by"],
+        json!({ "through": "timeout" })
+    );
     assert_eq!(host.ok("approvals.list", json!({}))["approvals"], json!([]));
 }
 
@@ -181,16 +241,31 @@ fn a_person_at_a_terminal_needs_no_token() {
     let question = agent.next();
     agent.next();
     let answer = json!({ "id": question["id"], "decision": "allow" }).to_string();
-    let without = world.command(&["rpc", "approvals.resolve", &answer]).stdin(Stdio::null()).output().unwrap();
+    let without = world
+        .command(&["rpc", "approvals.resolve", &answer])
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
     let in_session = |command: &mut Command| command.output();
-    let mut watched = world.command(&["run", "--", env!("CARGO_BIN_EXE_invigil"), "rpc", "--operator", "approvals.resolve", &answer]);
+    let mut watched = world.command(&[
+        "run",
+        "--",
+        env!("CARGO_BIN_EXE_invigil"),
+        "rpc",
+        "--operator",
+        "approvals.resolve",
+        &answer,
+    ]);
     let watched = in_session(&mut watched).unwrap();
     assert!(!watched.status.success(), "a watched run cannot answer");
     if Command::new("script").arg("--version").output().is_err() {
         println!("there is no script(1) here");
         return;
     }
-    let line = format!("{} rpc approvals.resolve '{answer}'", env!("CARGO_BIN_EXE_invigil"));
+    let line = format!(
+        "{} rpc approvals.resolve '{answer}'",
+        env!("CARGO_BIN_EXE_invigil")
+    );
     let output = Command::new("script")
         .args(["-qec", &line, "/dev/null"])
         .env("INVIGIL_HOME", world.home())

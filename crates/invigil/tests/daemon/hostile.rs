@@ -12,9 +12,20 @@ use crate::world::{Daemon, Host, Reply, World};
 pub(crate) fn usage(daemon: &Daemon<'_>) -> (u64, usize) {
     let pid = daemon.child.id();
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    let memory = line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap();
-    (memory, fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count())
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    let memory = line
+        .split_ascii_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap();
+    (
+        memory,
+        fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count(),
+    )
 }
 
 /// A frame of a client, with the mask of zeros.
@@ -28,7 +39,10 @@ fn frame(first: u8, payload: &[u8]) -> Vec<u8> {
 
 #[track_caller]
 fn alive(host: &mut Host) {
-    assert_eq!(host.ok("state.exists", json!({ "key": "k" }))["exists"], false);
+    assert_eq!(
+        host.ok("state.exists", json!({ "key": "k" }))["exists"],
+        false
+    );
 }
 
 #[test]
@@ -40,21 +54,39 @@ fn messages_that_are_too_large_or_no_text_are_answered() {
         let large = vec![b' '; 64 << 20];
         host.client.send_raw(&frame(0x81, &large)).unwrap();
         let error = host.client.receive(Duration::from_secs(30)).unwrap();
-        assert_eq!((&error["error"]["code"], &error["error"]["data"]["limit"]), (&json!(-32009), &json!("message_bytes")));
+        assert_eq!(
+            (&error["error"]["code"], &error["error"]["data"]["limit"]),
+            (&json!(-32009), &json!("message_bytes"))
+        );
         alive(&mut host);
-        host.client.send_raw(&frame(0x01, &large[..5 << 20])).unwrap();
-        host.client.send_raw(&frame(0x00, &large[..2 << 20])).unwrap();
-        host.client.send_raw(&frame(0x80, &large[..2 << 20])).unwrap();
-        assert_eq!(host.client.receive(Duration::from_secs(30)).unwrap()["error"]["code"], -32009);
+        host.client
+            .send_raw(&frame(0x01, &large[..5 << 20]))
+            .unwrap();
+        host.client
+            .send_raw(&frame(0x00, &large[..2 << 20]))
+            .unwrap();
+        host.client
+            .send_raw(&frame(0x80, &large[..2 << 20]))
+            .unwrap();
+        assert_eq!(
+            host.client.receive(Duration::from_secs(30)).unwrap()["error"]["code"],
+            -32009
+        );
         alive(&mut host);
         let (after, _) = usage(&daemon);
         assert!(after < before + 30_000, "{before} KiB, then {after} KiB");
         for bytes in [&b"\xff\xfe{}"[..], b"{\"a\": \"\xc3\x28\"}"] {
             host.client.send_raw(&frame(0x81, bytes)).unwrap();
-            assert_eq!(host.client.receive(Duration::from_secs(5)).unwrap()["error"]["code"], -32700);
+            assert_eq!(
+                host.client.receive(Duration::from_secs(5)).unwrap()["error"]["code"],
+                -32700
+            );
         }
         host.client.send_raw(&frame(0x82, b"{}")).unwrap();
-        assert_eq!(host.client.receive(Duration::from_secs(5)).unwrap()["error"]["code"], -32700);
+        assert_eq!(
+            host.client.receive(Duration::from_secs(5)).unwrap()["error"]["code"],
+            -32700
+        );
         alive(&mut host);
     }
 }
@@ -64,13 +96,23 @@ fn deep_json_is_no_danger() {
     let world = World::new();
     let daemon = world.serve(&[]);
     let mut host = daemon.host(None);
-    let deep = |open: &str, close: &str| format!("{}1{}", open.repeat(200_000), close.repeat(200_000));
+    let deep =
+        |open: &str, close: &str| format!("{}1{}", open.repeat(200_000), close.repeat(200_000));
     for text in [
         deep("[", "]"),
         deep("{\"a\":", "}"),
-        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"state.set","params":{{"key":"k","value":{}}}}}"#, deep("[", "]")),
-        format!(r#"{{"jsonrpc":"2.0","id":1,"method":"tools.register","params":{}}}"#, deep("[", "]")),
-        format!(r#"{{"jsonrpc":"2.0","id":{},"method":"x"}}"#, deep("[", "]")),
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"state.set","params":{{"key":"k","value":{}}}}}"#,
+            deep("[", "]")
+        ),
+        format!(
+            r#"{{"jsonrpc":"2.0","id":1,"method":"tools.register","params":{}}}"#,
+            deep("[", "]")
+        ),
+        format!(
+            r#"{{"jsonrpc":"2.0","id":{},"method":"x"}}"#,
+            deep("[", "]")
+        ),
         "[".repeat(1 << 20),
         "nonsense".into(),
         "{\"jsonrpc\":\"2.0\"".into(),
@@ -79,7 +121,11 @@ fn deep_json_is_no_danger() {
         let answer = host.client.receive(Duration::from_secs(10)).unwrap();
         let answer = answer.get(0).unwrap_or(&answer);
         let code = answer["error"]["code"].as_i64().unwrap();
-        assert!([-32700, -32600, -32602].contains(&code), "{code} {}", &text[..40.min(text.len())]);
+        assert!(
+            [-32700, -32600, -32602].contains(&code),
+            "{code} {}",
+            &text[..40.min(text.len())]
+        );
         alive(&mut host);
     }
 }
@@ -89,7 +135,12 @@ fn broken_framing_ends_that_connection_only() {
     let world = World::new();
     let daemon = world.serve(&[]);
     let mut other = daemon.host(None);
-    for bytes in [vec![0xff; 64], vec![0x81, 0x05, b'h', b'e', b'l', b'l', b'o'], frame(0x8b, b""), frame(0x80, b"x")] {
+    for bytes in [
+        vec![0xff; 64],
+        vec![0x81, 0x05, b'h', b'e', b'l', b'l', b'o'],
+        frame(0x8b, b""),
+        frame(0x80, b"x"),
+    ] {
         let mut host = daemon.host(None);
         host.client.send_raw(&bytes).unwrap();
         let end = host.client.receive(Duration::from_secs(5));
@@ -104,9 +155,13 @@ fn a_client_that_reads_nothing_holds_up_nobody() {
     let world = World::new();
     let daemon = world.serve(&[]);
     let mut mute = daemon.host(None);
-    mute.ok("state.set", json!({ "key": "big", "value": "x".repeat(512 << 10) }));
+    mute.ok(
+        "state.set",
+        json!({ "key": "big", "value": "x".repeat(512 << 10) }),
+    );
     let (before, _) = usage(&daemon);
-    let request = json!({ "jsonrpc": "2.0", "id": 1, "method": "state.get", "params": { "key": "big" } });
+    let request =
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "state.get", "params": { "key": "big" } });
     for _ in 0..200 {
         mute.client.send(request.to_string()).unwrap();
     }
@@ -158,7 +213,9 @@ fn bad_parameters_of_every_method_are_refused_and_nothing_breaks() {
         for method in document["methods"].as_array().unwrap() {
             let name = method["name"].as_str().unwrap();
             let schema = &method["params"][0]["schema"];
-            let reference = schema["$ref"].as_str().and_then(|path| path.rsplit('/').next());
+            let reference = schema["$ref"]
+                .as_str()
+                .and_then(|path| path.rsplit('/').next());
             let schema = reference.map_or(schema, |name| &schemas[name]);
             let fields: Vec<String> = match schema["properties"].as_object() {
                 Some(fields) => fields.keys().cloned().collect(),
@@ -188,7 +245,9 @@ fn bad_parameters_of_every_method_are_refused_and_nothing_breaks() {
                     }
                     Err(error) => panic!("{name} {params}: {error}"),
                 }
-                if name == "runs.start" && let Some(run) = host.ok("session.info", json!({}))["run_id"].as_str() {
+                if name == "runs.start"
+                    && let Some(run) = host.ok("session.info", json!({}))["run_id"].as_str()
+                {
                     let run = run.to_owned();
                     host.complete(&run);
                 }
@@ -213,6 +272,9 @@ fn too_many_requests_at_once_are_refused() {
     }
     host.listen(Duration::from_millis(500));
     assert_eq!(host.calls("tools.execute"), 128);
-    let refused = host.seen.iter().filter(|message| message["error"]["data"]["limit"] == "requests");
+    let refused = host
+        .seen
+        .iter()
+        .filter(|message| message["error"]["data"]["limit"] == "requests");
     assert_eq!(refused.count(), 12);
 }

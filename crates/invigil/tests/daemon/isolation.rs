@@ -11,27 +11,42 @@ fn probes(run: &str, session: &str, proposal: &str, question: &str) -> Vec<(&'st
     let submit = json!({ "id": "q", "source": "t", "actions": [] });
     vec![
         ("session.auth", json!({ "token": null })),
-        ("runs.complete", json!({ "run_id": run, "outcome": { "status": "done" } })),
+        (
+            "runs.complete",
+            json!({ "run_id": run, "outcome": { "status": "done" } }),
+        ),
         ("runs.cancel", json!({ "run_id": run })),
-        ("runs.record_turns", json!({ "run_id": run, "turns": [{ "parameters": {} }] })),
+        (
+            "runs.record_turns",
+            json!({ "run_id": run, "turns": [{ "parameters": {} }] }),
+        ),
         ("runs.record_turns", json!({ "run_id": run, "turns": [] })),
         ("runs.list", json!({ "cursor": run })),
         ("runs.list", json!({ "agent_id": "victim" })),
         ("runs.get_trace", json!({ "run_id": run })),
         ("runs.subscribe", json!({ "run_id": run })),
         ("runs.unsubscribe", json!({ "run_id": run })),
-        ("proposal.submit", json!({ "proposal": submit, "session_id": session })),
+        (
+            "proposal.submit",
+            json!({ "proposal": submit, "session_id": session }),
+        ),
         ("proposal.cancel", json!({ "proposal_id": proposal })),
         ("tools.list", json!({})),
         ("tools.unregister", json!({ "names": ["secret"] })),
-        ("policy.register", json!({ "name": "x", "rule": "deny_tool", "target": "t", "session_id": session })),
+        (
+            "policy.register",
+            json!({ "name": "x", "rule": "deny_tool", "target": "t", "session_id": session }),
+        ),
         ("policy.list", json!({})),
         ("state.get", json!({ "key": "secret" })),
         ("state.exists", json!({ "key": "secret" })),
         ("state.keys", json!({})),
         ("state.snapshot", json!({})),
         ("approvals.list", json!({})),
-        ("approvals.resolve", json!({ "id": question, "decision": "allow" })),
+        (
+            "approvals.resolve",
+            json!({ "id": question, "decision": "allow" }),
+        ),
     ]
 }
 
@@ -53,7 +68,10 @@ fn others_runs_look_like_none_on_every_method() {
     let mut victim = daemon.host(Some("victim"));
     victim.tool("secret", |_| Reply::Never);
     victim.ok("state.set", json!({ "key": "secret", "value": 1 }));
-    victim.ok("policy.register", json!({ "name": "asks", "rule": "ask_tool", "target": "asked" }));
+    victim.ok(
+        "policy.register",
+        json!({ "name": "asks", "rule": "ask_tool", "target": "asked" }),
+    );
     let run = victim.start("secret");
     let proposal = json!({ "proposal": { "id": "mine", "actions": [{ "id": "a", "tool": "secret" }, { "id": "b", "tool": "asked" }] } });
     victim.client.request("proposal.submit", &proposal).unwrap();
@@ -63,8 +81,18 @@ fn others_runs_look_like_none_on_every_method() {
     let journal = world.events(&run).len();
 
     let mut stranger = daemon.host(Some("stranger"));
-    let there = [run.as_str(), victim.session.as_str(), "mine", question.as_str()];
-    let none = ["run_00000000000000000000000000000000", "client_0", "none", "ask_0"];
+    let there = [
+        run.as_str(),
+        victim.session.as_str(),
+        "mine",
+        question.as_str(),
+    ];
+    let none = [
+        "run_00000000000000000000000000000000",
+        "client_0",
+        "none",
+        "ask_0",
+    ];
     let probes_there = probes(there[0], there[1], there[2], there[3]);
     let probes_none = probes(none[0], none[1], none[2], none[3]);
     for ((method, real), (_, made_up)) in probes_there.iter().zip(&probes_none) {
@@ -74,15 +102,31 @@ fn others_runs_look_like_none_on_every_method() {
     }
     let described: Value = stranger.ok("rpc.discover", json!({}));
     let names = described["methods"].as_array().unwrap().iter();
-    let own = ["rpc.discover", "session.info", "runs.start", "tools.register", "state.set"];
+    let own = [
+        "rpc.discover",
+        "session.info",
+        "runs.start",
+        "tools.register",
+        "state.set",
+    ];
     for name in names.map(|method| method["name"].as_str().unwrap()) {
         let walked = probes_there.iter().any(|(method, _)| *method == name);
         assert!(walked || own.contains(&name), "{name} is not walked");
     }
     assert_eq!(world.events(&run).len(), journal, "nothing was changed");
-    assert_eq!(victim.ok("state.get", json!({ "key": "secret" }))["value"], 1);
+    assert_eq!(
+        victim.ok("state.get", json!({ "key": "secret" }))["value"],
+        1
+    );
     let mut operator = daemon.operator();
-    assert_eq!(operator.ok("runs.list", json!({}))["runs"][0]["run_id"], json!(run), "an operator sees it");
-    let lead = operator.refused("runs.complete", json!({ "run_id": run, "outcome": { "status": "done" } }));
+    assert_eq!(
+        operator.ok("runs.list", json!({}))["runs"][0]["run_id"],
+        json!(run),
+        "an operator sees it"
+    );
+    let lead = operator.refused(
+        "runs.complete",
+        json!({ "run_id": run, "outcome": { "status": "done" } }),
+    );
     assert_eq!(lead.code, -32004, "and leads nothing of others");
 }

@@ -29,23 +29,35 @@ fn work(daemon: &Daemon<'_>, agent: &str, done: &Acknowledged, killed: &AtomicBo
             round += 1;
             let turns = if n % 3 == 0 {
                 let turns = json!([{ "parameters": {} }, { "parameters": {} }]);
-                host.call("runs.record_turns", json!({ "run_id": run, "turns": turns }))?;
+                host.call(
+                    "runs.record_turns",
+                    json!({ "run_id": run, "turns": turns }),
+                )?;
                 2
             } else {
                 let actions = json!([{ "id": "a", "tool": "t" }]);
                 let id = format!("p{round}");
-                host.call("proposal.submit", json!({ "proposal": { "id": id, "actions": actions } }))?;
+                host.call(
+                    "proposal.submit",
+                    json!({ "proposal": { "id": id, "actions": actions } }),
+                )?;
                 1
             };
             done.lock().unwrap().get_mut(&run).unwrap().0 += turns;
         }
-        host.call("runs.complete", json!({ "run_id": run, "outcome": { "status": "done" } }))?;
+        host.call(
+            "runs.complete",
+            json!({ "run_id": run, "outcome": { "status": "done" } }),
+        )?;
         done.lock().unwrap().get_mut(&run).unwrap().1 = true;
         Ok(())
     };
     loop {
         if let Err(error) = once() {
-            assert!(killed.load(Ordering::SeqCst), "before it was killed: {error}");
+            assert!(
+                killed.load(Ordering::SeqCst),
+                "before it was killed: {error}"
+            );
             return error;
         }
     }
@@ -53,16 +65,34 @@ fn work(daemon: &Daemon<'_>, agent: &str, done: &Acknowledged, killed: &AtomicBo
 
 fn check(world: &World, run: &str, turns: u64, ended: bool) {
     let events = world.events(run);
-    let kinds: Vec<&str> = events.iter().map(|event| event["kind"].as_str().unwrap()).collect();
-    assert_eq!(kinds.iter().filter(|kind| **kind == "session_ended").count(), 1, "{run}");
+    let kinds: Vec<&str> = events
+        .iter()
+        .map(|event| event["kind"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        kinds
+            .iter()
+            .filter(|kind| **kind == "session_ended")
+            .count(),
+        1,
+        "{run}"
+    );
     assert_eq!(kinds.last(), Some(&"session_ended"), "{run}");
     let indexes: Vec<u64> = events
         .iter()
         .filter(|event| event["kind"] == "turn")
         .map(|event| event["data"]["index"].as_u64().unwrap())
         .collect();
-    assert_eq!(indexes, (0..indexes.len() as u64).collect::<Vec<_>>(), "{run}");
-    assert!(indexes.len() as u64 >= turns, "{run}: {} of {turns}", indexes.len());
+    assert_eq!(
+        indexes,
+        (0..indexes.len() as u64).collect::<Vec<_>>(),
+        "{run}"
+    );
+    assert!(
+        indexes.len() as u64 >= turns,
+        "{run}: {} of {turns}",
+        indexes.len()
+    );
     let last = &events.last().unwrap()["data"];
     assert_eq!(last["turns"], json!(indexes.len()));
     if ended {
@@ -106,7 +136,10 @@ fn a_kill_under_load_loses_nothing_that_was_acknowledged() {
             check(&world, run, *turns, *ended);
             let trace = operator.ok("runs.get_trace", json!({ "run_id": run, "limit": 1 }));
             let status: &Value = &trace["status"];
-            assert!(status == "incomplete" || status == "completed", "{run}: {status}");
+            assert!(
+                status == "incomplete" || status == "completed",
+                "{run}: {status}"
+            );
             assert!(!ended || status == "completed", "{run}");
             incomplete += u64::from(status == "incomplete");
             if round + 1 == kills {
@@ -127,7 +160,8 @@ fn what_was_under_way_at_a_kill_is_interrupted_and_never_sent_again() {
     let mut host = daemon.host(Some("a"));
     host.tool("silent", |_| Reply::Never);
     let run = host.start("x");
-    let proposal = host.proposal(json!([{ "id": "a", "tool": "silent", "parameters": { "n": 1 } }]));
+    let proposal =
+        host.proposal(json!([{ "id": "a", "tool": "silent", "parameters": { "n": 1 } }]));
     host.client.request("proposal.submit", &proposal).unwrap();
     host.listen(Duration::from_millis(200));
     assert_eq!(host.calls("tools.execute"), 1);
@@ -138,7 +172,13 @@ fn what_was_under_way_at_a_kill_is_interrupted_and_never_sent_again() {
     host.listen(Duration::from_millis(200));
     let turns = host.turns(&run);
     assert_eq!(turns.len(), 1);
-    assert_eq!((&turns[0]["status"], &turns[0]["parameters"]), (&json!("interrupted"), &json!({ "n": 1 })));
-    assert_eq!(host.records(&run, "ended")[0]["termination"], json!({ "kind": "incomplete" }));
+    assert_eq!(
+        (&turns[0]["status"], &turns[0]["parameters"]),
+        (&json!("interrupted"), &json!({ "n": 1 }))
+    );
+    assert_eq!(
+        host.records(&run, "ended")[0]["termination"],
+        json!({ "kind": "incomplete" })
+    );
     world.verify(&run);
 }

@@ -13,22 +13,43 @@ use crate::world::{Host, Reply, World};
 fn one_daemon_has_a_store() {
     for world in World::everyone() {
         let mut daemon = world.serve(&[]);
-        let second = world.command(&["serve", "--listen", "127.0.0.1:0"]).output().unwrap();
+        let second = world
+            .command(&["serve", "--listen", "127.0.0.1:0"])
+            .output()
+            .unwrap();
         let words = String::from_utf8(second.stderr).unwrap();
         assert_eq!(second.status.code(), Some(125));
-        assert!(words.contains(&daemon.address) && words.contains("daemon/socket"), "{words}");
-        for (name, mode) in [("token", 0o600), ("operator-token", 0o600), ("socket", 0o600), ("", 0o700)] {
+        assert!(
+            words.contains(&daemon.address) && words.contains("daemon/socket"),
+            "{words}"
+        );
+        for (name, mode) in [
+            ("token", 0o600),
+            ("operator-token", 0o600),
+            ("socket", 0o600),
+            ("", 0o700),
+        ] {
             let path = world.home().join("daemon").join(name);
-            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, mode, "{name}");
+            assert_eq!(
+                path.metadata().unwrap().permissions().mode() & 0o777,
+                mode,
+                "{name}"
+            );
         }
         let token = daemon.token("token");
         assert!(token.len() == 64 && token != daemon.token("operator-token"));
         daemon.kill();
-        assert!(world.home().join("daemon/socket").exists(), "left by the dead one");
+        assert!(
+            world.home().join("daemon/socket").exists(),
+            "left by the dead one"
+        );
         let mut daemon = world.serve(&[]);
         assert_ne!(daemon.token("token"), token, "a new one with every start");
         let mut old = Host::new(daemon.connect());
-        assert_eq!(old.refused("session.auth", json!({ "token": token })).code, -32001);
+        assert_eq!(
+            old.refused("session.auth", json!({ "token": token })).code,
+            -32001
+        );
         assert_eq!(daemon.stop(), Some(0));
         assert!(!world.home().join("daemon/socket").exists());
     }
@@ -38,9 +59,16 @@ fn one_daemon_has_a_store() {
 fn only_loopback_is_listened_on() {
     let world = World::new();
     for address in ["0.0.0.0:0", "[::]:0"] {
-        let refused = world.command(&["serve", "--listen", address]).output().unwrap();
+        let refused = world
+            .command(&["serve", "--listen", address])
+            .output()
+            .unwrap();
         assert_eq!(refused.status.code(), Some(125));
-        assert!(String::from_utf8(refused.stderr).unwrap().contains("loopback"));
+        assert!(
+            String::from_utf8(refused.stderr)
+                .unwrap()
+                .contains("loopback")
+        );
     }
 }
 
@@ -50,9 +78,11 @@ fn the_first_frame_says_who_one_is() {
     let daemon = world.serve(&[]);
     for first in [
         json!({ "jsonrpc": "2.0", "id": 1, "method": "runs.list" }).to_string(),
-        json!({ "jsonrpc": "2.0", "id": 1, "method": "session.auth", "params": { "token": "x" } }).to_string(),
+        json!({ "jsonrpc": "2.0", "id": 1, "method": "session.auth", "params": { "token": "x" } })
+            .to_string(),
         json!({ "jsonrpc": "2.0", "id": 1, "method": "session.auth", "params": {} }).to_string(),
-        json!([{ "jsonrpc": "2.0", "id": 1, "method": "runs.start", "params": { "intent": "x" } }]).to_string(),
+        json!([{ "jsonrpc": "2.0", "id": 1, "method": "runs.start", "params": { "intent": "x" } }])
+            .to_string(),
     ] {
         let mut client = daemon.connect();
         client.send(first.clone()).unwrap();
@@ -60,7 +90,10 @@ fn the_first_frame_says_who_one_is() {
         let answer = answer.get(0).unwrap_or(&answer);
         assert_eq!(answer["error"]["code"], -32001, "{first}");
         let after = client.receive(Duration::from_secs(5));
-        assert!(matches!(after, Err(ClientError::Closed)), "{first}: {after:?}");
+        assert!(
+            matches!(after, Err(ClientError::Closed)),
+            "{first}: {after:?}"
+        );
     }
     assert!(!world.home().join("runs").exists());
 }
@@ -74,13 +107,33 @@ fn pages_of_the_web_are_not_let_in() {
         let page = daemon.get("/ws", &format!("{upgrade}{headers}Connection: close\r\n"));
         page.split(' ').nth(1).unwrap().to_owned()
     };
-    assert_eq!(get("Host: localhost\r\nOrigin: http://evil.example\r\n"), "403");
+    assert_eq!(
+        get("Host: localhost\r\nOrigin: http://evil.example\r\n"),
+        "403"
+    );
     assert_eq!(get("Host: localhost\r\nOrigin: null\r\n"), "403");
     assert_eq!(get("Host: evil.example\r\n"), "403");
-    assert_eq!(daemon.get("/nothing", "Host: localhost\r\n").split(' ').nth(1), Some("404"));
-    assert_eq!(daemon.get("/", "Host: localhost\r\n").split(' ').nth(1), Some("426"));
-    assert!(daemon.get("/healthz", "Host: 127.0.0.1:7117\r\n").ends_with("ok\n"));
-    assert!(daemon.get("/metrics", "Host: [::1]\r\n").contains("# TYPE invigil_turns_total counter"));
+    assert_eq!(
+        daemon
+            .get("/nothing", "Host: localhost\r\n")
+            .split(' ')
+            .nth(1),
+        Some("404")
+    );
+    assert_eq!(
+        daemon.get("/", "Host: localhost\r\n").split(' ').nth(1),
+        Some("426")
+    );
+    assert!(
+        daemon
+            .get("/healthz", "Host: 127.0.0.1:7117\r\n")
+            .ends_with("ok\n")
+    );
+    assert!(
+        daemon
+            .get("/metrics", "Host: [::1]\r\n")
+            .contains("# TYPE invigil_turns_total counter")
+    );
     assert_eq!(daemon.metric("connections_refused_total"), 3);
 }
 
@@ -99,14 +152,25 @@ fn requests_come_in_lists_and_notifications_are_not_answered() {
     host.client.send(list.to_string()).unwrap();
     let answers = host.client.receive(Duration::from_secs(5)).unwrap();
     assert_eq!(answers.as_array().unwrap().len(), 4);
-    assert_eq!((&answers[0]["id"], &answers[1]["id"]), (&json!("a"), &json!(7)));
+    assert_eq!(
+        (&answers[0]["id"], &answers[1]["id"]),
+        (&json!("a"), &json!(7))
+    );
     assert_eq!(answers[1]["result"]["value"], 2);
     assert_eq!(answers[2]["error"]["code"], -32601);
     assert_eq!(answers[3]["error"]["code"], -32600);
     host.client.send("[]".into()).unwrap();
-    assert_eq!(host.client.receive(Duration::from_secs(5)).unwrap()["error"]["code"], -32600);
-    host.client.send(json!([{ "jsonrpc": "2.0", "method": "state.keys" }]).to_string()).unwrap();
-    assert!(matches!(host.client.receive(Duration::from_millis(200)), Err(ClientError::Timeout)));
+    assert_eq!(
+        host.client.receive(Duration::from_secs(5)).unwrap()["error"]["code"],
+        -32600
+    );
+    host.client
+        .send(json!([{ "jsonrpc": "2.0", "method": "state.keys" }]).to_string())
+        .unwrap();
+    assert!(matches!(
+        host.client.receive(Duration::from_millis(200)),
+        Err(ClientError::Timeout)
+    ));
 }
 
 #[test]
@@ -126,14 +190,20 @@ fn going_down_loses_nothing() {
             rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
         });
         let answer = host.ok("proposal.submit", proposal);
-        assert_eq!(answer["results"][0]["output"], "done", "what was under way came to its end");
+        assert_eq!(
+            answer["results"][0]["output"], "done",
+            "what was under way came to its end"
+        );
         stopper.join().unwrap();
         assert_eq!(host.calls("daemon.shutdown"), 1);
         assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
         assert!(host.call("runs.list", json!({})).is_err());
         let events = world.events(&run);
         assert_eq!(events.last().unwrap()["kind"], "session_ended");
-        assert_eq!(events.last().unwrap()["data"]["termination"]["kind"], "incomplete");
+        assert_eq!(
+            events.last().unwrap()["data"]["termination"]["kind"],
+            "incomplete"
+        );
         assert_eq!(world.all(&run, "turn")[0]["status"], "succeeded");
         world.verify(&run);
     }
@@ -143,7 +213,10 @@ fn going_down_loses_nothing() {
 fn a_full_disk_is_told() {
     let world = World::new();
     // Files of 40 KiB at most: as good as a full disk, without one.
-    let script = format!("trap '' XFSZ; ulimit -f 80; exec {} serve --listen 127.0.0.1:0", env!("CARGO_BIN_EXE_invigil"));
+    let script = format!(
+        "trap '' XFSZ; ulimit -f 80; exec {} serve --listen 127.0.0.1:0",
+        env!("CARGO_BIN_EXE_invigil")
+    );
     let mut child = Command::new("sh")
         .args(["-c", &script])
         .env("HOME", world.path("."))
@@ -155,15 +228,27 @@ fn a_full_disk_is_told() {
     let mut line = String::new();
     let mut out = std::io::BufReader::new(child.stdout.take().unwrap());
     std::io::BufRead::read_line(&mut out, &mut line).unwrap();
-    let address = line.split("ws://").nth(1).unwrap().split(' ').next().unwrap().to_owned();
-    let mut host = Host::new(invigil_server::Client::connect(&invigil_server::Endpoint::Tcp(address)).unwrap());
+    let address = line
+        .split("ws://")
+        .nth(1)
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .to_owned();
+    let mut host = Host::new(
+        invigil_server::Client::connect(&invigil_server::Endpoint::Tcp(address)).unwrap(),
+    );
     let token = std::fs::read_to_string(world.home().join("daemon/token")).unwrap();
     host.ok("session.auth", json!({ "token": token, "agent_id": "a" }));
     let run = host.start("x");
     let mut acknowledged = 0;
     let error = loop {
         let turn = json!({ "parameters": { "text": "x".repeat(1000) } });
-        match host.call("runs.record_turns", json!({ "run_id": run, "turns": [turn] })) {
+        match host.call(
+            "runs.record_turns",
+            json!({ "run_id": run, "turns": [turn] }),
+        ) {
             Ok(_) => acknowledged += 1,
             Err(ClientError::Refused(error)) => break error,
             Err(error) => panic!("{error}"),
@@ -173,7 +258,11 @@ fn a_full_disk_is_told() {
     assert_eq!(error.code, -32010, "{error}");
     assert!(acknowledged > 10);
     assert_eq!(host.turns(&run).len(), acknowledged);
-    assert_eq!(host.ok("state.keys", json!({}))["keys"], json!([]), "it still serves");
+    assert_eq!(
+        host.ok("state.keys", json!({}))["keys"],
+        json!([]),
+        "it still serves"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
     let daemon = world.serve(&[]);
@@ -199,21 +288,38 @@ fn people_talk_to_it_with_rpc() {
         let (code, document) = rpc(&["rpc.discover"]);
         assert_eq!((code, &document["openrpc"]), (Some(0), &json!("1.3.2")));
         let start = r#"{"intent":"from a shell"}"#;
-        let (_, run) = rpc(&["--tcp", &daemon.address, "--agent", "me", "runs.start", start]);
+        let (_, run) = rpc(&[
+            "--tcp",
+            &daemon.address,
+            "--agent",
+            "me",
+            "runs.start",
+            start,
+        ]);
         assert_eq!(run["agent_id"], "me");
         let (code, error) = rpc(&["runs.start", "{}"]);
         assert_eq!((code, &error["code"]), (Some(1), &json!(-32602)));
         let (_, all) = rpc(&["--operator", "runs.list"]);
         assert_eq!(all["runs"][0]["run_id"], run["run_id"]);
         daemon.wait_for("runs_open", |open| open == 0);
-        let shown = world.command(&["show", run["run_id"].as_str().unwrap(), "--events"]).output().unwrap();
+        let shown = world
+            .command(&["show", run["run_id"].as_str().unwrap(), "--events"])
+            .output()
+            .unwrap();
         let shown = String::from_utf8(shown.stdout).unwrap();
-        assert!(shown.contains("from a shell for me") && shown.contains("incomplete"), "{shown}");
+        assert!(
+            shown.contains("from a shell for me") && shown.contains("incomplete"),
+            "{shown}"
+        );
     }
     let world = World::new();
     let none = world.command(&["rpc", "runs.list"]).output().unwrap();
     assert_eq!(none.status.code(), Some(125));
-    assert!(String::from_utf8(none.stderr).unwrap().contains("invigil serve"));
+    assert!(
+        String::from_utf8(none.stderr)
+            .unwrap()
+            .contains("invigil serve")
+    );
 }
 
 /// Where a host goes away in the middle of a proposal.
@@ -231,24 +337,43 @@ enum Point {
 
 #[test]
 fn a_host_can_go_away_at_every_point() {
-    use Point::{Answered, Asked, Called, HalfAnswered, HalfSubmitted, Retrying, Submitted, Waiting};
+    use Point::{
+        Answered, Asked, Called, HalfAnswered, HalfSubmitted, Retrying, Submitted, Waiting,
+    };
     let world = World::new();
     let daemon = world.serve(&[]);
-    for point in [Submitted, HalfSubmitted, Called, HalfAnswered, Answered, Asked, Waiting, Retrying] {
+    for point in [
+        Submitted,
+        HalfSubmitted,
+        Called,
+        HalfAnswered,
+        Answered,
+        Asked,
+        Waiting,
+        Retrying,
+    ] {
         let mut host = daemon.host(Some("a"));
         host.ok("tools.register", json!([
             { "name": "t" }, { "name": "slow", "rate_limit": { "max_calls": 1, "interval_secs": 60 } },
         ]));
-        host.ok("policy.register", json!({ "name": "ask", "rule": "ask_tool", "target": "t", "key": "ask" }));
+        host.ok(
+            "policy.register",
+            json!({ "name": "ask", "rule": "ask_tool", "target": "t", "key": "ask" }),
+        );
         let run = host.start("x");
         let tool = if point == Waiting { "slow" } else { "t" };
-        let parameters = if point == Asked { json!({ "ask": 1 }) } else { json!({}) };
+        let parameters = if point == Asked {
+            json!({ "ask": 1 })
+        } else {
+            json!({})
+        };
         let proposal = host.proposal(json!([
             { "id": "a", "tool": tool, "parameters": parameters, "max_retries": 5 },
             { "id": "b", "tool": tool, "depends_on": ["a"] },
         ]));
         let before = daemon.metric("callbacks_total");
-        let request = json!({ "jsonrpc": "2.0", "id": 99, "method": "proposal.submit", "params": proposal });
+        let request =
+            json!({ "jsonrpc": "2.0", "id": 99, "method": "proposal.submit", "params": proposal });
         let whole = frame(&request);
         if point == HalfSubmitted {
             host.client.send_raw(&whole[..whole.len() / 2]).unwrap();
@@ -273,20 +398,33 @@ fn a_host_can_go_away_at_every_point() {
         daemon.wait_for("runs_open", |open| open == 0);
         let calls = daemon.metric("callbacks_total") - before;
         std::thread::sleep(Duration::from_millis(150));
-        assert!(daemon.metric("callbacks_total") - before == calls && calls <= 2, "{point:?}: {calls}");
+        assert!(
+            daemon.metric("callbacks_total") - before == calls && calls <= 2,
+            "{point:?}: {calls}"
+        );
         let mut host = daemon.host(Some("a"));
         let turns = host.turns(&run);
-        let statuses: Vec<&str> = turns.iter().map(|turn| turn["status"].as_str().unwrap()).collect();
+        let statuses: Vec<&str> = turns
+            .iter()
+            .map(|turn| turn["status"].as_str().unwrap())
+            .collect();
         match point {
             HalfSubmitted => assert_eq!(statuses, [""; 0]),
             // The answer may have been taken before the end was noticed.
             Answered | Waiting => {
-                assert!(matches!(statuses[..], ["succeeded" | "interrupted", "interrupted"]), "{statuses:?}");
+                assert!(
+                    matches!(statuses[..], ["succeeded" | "interrupted", "interrupted"]),
+                    "{statuses:?}"
+                );
             }
             _ => assert_eq!(statuses, ["interrupted", "interrupted"], "{point:?}"),
         }
         let ended = host.records(&run, "ended");
-        assert_eq!(ended[0]["termination"], json!({ "kind": "incomplete" }), "{point:?}");
+        assert_eq!(
+            ended[0]["termination"],
+            json!({ "kind": "incomplete" }),
+            "{point:?}"
+        );
         assert_eq!(daemon.metric("questions_open"), 0);
         world.verify(&run);
     }

@@ -36,7 +36,10 @@ fn round(daemon: &Daemon<'_>, rounds: usize) {
         }
     });
     let (slowest, took) = (slowest.into_inner(), begun.elapsed().as_secs_f64());
-    println!("{} proposals in {took:.1} s, the slowest took {slowest} ms", ACTIVE * rounds);
+    println!(
+        "{} proposals in {took:.1} s, the slowest took {slowest} ms",
+        ACTIVE * rounds
+    );
 }
 
 #[test]
@@ -65,6 +68,9 @@ fn a_thousand_idle_and_two_hundred_active() {
         println!("KiB and files before {before:?}, with all {with_idle:?}, after {after:?}");
         assert!(after.1 <= before.1 + 4, "{before:?} {after:?}");
         assert!(after.0 < before.0 + 40_000, "{before:?} {after:?}");
-        assert_eq!((daemon.metric("runs_open"), daemon.metric("errors_total")), (0, 0));
+        assert_eq!(
+            (daemon.metric("runs_open"), daemon.metric("errors_total")),
+            (0, 0)
+        );
     }
 }

@@ -9,7 +9,9 @@ use crate::world::World;
 fn python() -> Option<String> {
     let named = std::env::var("INVIGIL_PYTHON").ok();
     let python = named.unwrap_or_else(|| "python3".to_owned());
-    let has = Command::new(&python).args(["-c", "import websockets"]).output();
+    let has = Command::new(&python)
+        .args(["-c", "import websockets"])
+        .output();
     let has = has.is_ok_and(|output| output.status.success());
     if !has {
         println!("skipped: {python} has no `websockets`; INVIGIL_PYTHON names another one");
@@ -27,7 +29,10 @@ fn run(world: &World, python: &str, script: &str, args: &[&str]) -> String {
         .env("INVIGIL_HOME", world.home())
         .output()
         .unwrap();
-    let (out, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (out, error) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
     assert!(output.status.success(), "{out}{error}");
     out.into_owned()
 }
@@ -38,7 +43,11 @@ fn the_first_scenarios_once_more_from_python() {
     let world = World::new();
     let daemon = world.serve(&[]);
     let said = run(&world, &python, "tests/seeds.py", &[&daemon.address]);
-    assert_eq!(said.lines().filter(|line| line.starts_with("ok ")).count(), 7, "{said}");
+    assert_eq!(
+        said.lines().filter(|line| line.starts_with("ok ")).count(),
+        7,
+        "{said}"
+    );
 }
 
 #[test]
@@ -47,5 +56,8 @@ fn the_example_shows_its_trace() {
     let world = World::new();
     let _daemon = world.serve(&[]);
     let said = run(&world, &python, "examples/two_tools.py", &[]);
-    assert!(said.contains("THERE ARE 3") && said.contains("\"rule\": \"be_polite\""), "{said}");
+    assert!(
+        said.contains("THERE ARE 3") && said.contains("\"rule\": \"be_polite\""),
+        "{said}"
+    );
 }

@@ -20,27 +20,50 @@ fn a_run_from_its_start_to_its_end() {
         let run = started["run_id"].as_str().unwrap().to_owned();
         assert_eq!(started["agent_id"], "coder");
         let row = host.ok("runs.list", json!({}))["runs"][0].clone();
-        assert_eq!((&row["run_id"], &row["status"]), (&json!(run), &json!("running")));
-        assert_eq!((&row["intent"], &row["client_id"]), (&json!("mend it"), &json!(host.session)));
+        assert_eq!(
+            (&row["run_id"], &row["status"]),
+            (&json!(run), &json!("running"))
+        );
+        assert_eq!(
+            (&row["intent"], &row["client_id"]),
+            (&json!("mend it"), &json!(host.session))
+        );
         let again = host.refused("runs.start", json!({ "intent": "another" }));
         assert_eq!(again.code, -32008);
         assert!(again.message.contains(&run), "{again}");
         let outcome = json!({ "status": "partial_success", "summary": "half", "evidence": ["a"], "metrics": { "n": 1 } });
-        host.ok("runs.complete", json!({ "run_id": run, "outcome": outcome }));
+        host.ok(
+            "runs.complete",
+            json!({ "run_id": run, "outcome": outcome }),
+        );
         let before = world.events(&run);
         for (method, params) in [
-            ("runs.complete", json!({ "run_id": run, "outcome": { "status": "done" } })),
+            (
+                "runs.complete",
+                json!({ "run_id": run, "outcome": { "status": "done" } }),
+            ),
             ("runs.cancel", json!({ "run_id": run })),
-            ("runs.record_turns", json!({ "run_id": run, "turns": [{ "parameters": {} }] })),
+            (
+                "runs.record_turns",
+                json!({ "run_id": run, "turns": [{ "parameters": {} }] }),
+            ),
         ] {
             assert_eq!(host.refused(method, params).code, -32008, "{method}");
         }
         assert_eq!(world.events(&run), before, "nothing follows the end");
         let trace = host.ok("runs.get_trace", json!({ "run_id": run }));
-        let kinds: Vec<_> = trace["records"].as_array().unwrap().iter().map(|r| &r["record"]).collect();
+        let kinds: Vec<_> = trace["records"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|r| &r["record"])
+            .collect();
         assert_eq!(kinds, ["started", "ended"]);
         let ended = &trace["records"][1];
-        assert_eq!(ended["termination"], json!({ "kind": "outcome", "status": "partial_success", "outcome": outcome }));
+        assert_eq!(
+            ended["termination"],
+            json!({ "kind": "outcome", "status": "partial_success", "outcome": outcome })
+        );
         assert_eq!(trace["status"], "completed");
         world.verify(&run);
         let next = host.start("another one");
@@ -61,15 +84,31 @@ fn bad_starts_and_ends_change_nothing() {
         (json!({ "intent": "x", "more": 1 }), "more"),
     ] {
         let error = host.refused("runs.start", params);
-        assert_eq!((error.code, &error.data.unwrap()["field"]), (-32602, &json!(field)));
+        assert_eq!(
+            (error.code, &error.data.unwrap()["field"]),
+            (-32602, &json!(field))
+        );
     }
     let run = host.start("x");
-    for outcome in [json!({}), json!({ "status": "fine" }), json!({ "status": "done", "x": 1 })] {
-        let error = host.refused("runs.complete", json!({ "run_id": run, "outcome": outcome }));
+    for outcome in [
+        json!({}),
+        json!({ "status": "fine" }),
+        json!({ "status": "done", "x": 1 }),
+    ] {
+        let error = host.refused(
+            "runs.complete",
+            json!({ "run_id": run, "outcome": outcome }),
+        );
         assert_eq!(error.code, -32602);
     }
-    assert_eq!(host.ok("runs.list", json!({ "status": "running" }))["runs"][0]["run_id"], json!(run));
-    let error = host.refused("runs.complete", json!({ "run_id": "run_none", "outcome": { "status": "done" } }));
+    assert_eq!(
+        host.ok("runs.list", json!({ "status": "running" }))["runs"][0]["run_id"],
+        json!(run)
+    );
+    let error = host.refused(
+        "runs.complete",
+        json!({ "run_id": "run_none", "outcome": { "status": "done" } }),
+    );
     assert_eq!(error.code, -32004);
 }
 
@@ -80,8 +119,14 @@ fn one_key_is_one_run() {
     let start = |agent: &'static str| {
         let mut host = daemon.host(Some(agent));
         thread::spawn(move || {
-            let run = host.call("runs.start", json!({ "intent": "x", "idempotency_key": "k" }));
-            (run.map(|run| run["run_id"].as_str().unwrap().to_owned()), host)
+            let run = host.call(
+                "runs.start",
+                json!({ "intent": "x", "idempotency_key": "k" }),
+            );
+            (
+                run.map(|run| run["run_id"].as_str().unwrap().to_owned()),
+                host,
+            )
         })
     };
     let threads: Vec<_> = (0..8).map(|_| start("same")).collect();
@@ -106,8 +151,15 @@ fn one_key_is_one_run() {
     daemon.kill();
     let daemon = world.serve(&[]);
     let mut host = daemon.host(Some("same"));
-    let again = host.ok("runs.start", json!({ "intent": "x", "idempotency_key": "k" }));
-    assert_eq!(again["run_id"], json!(run), "the key is remembered by the journal");
+    let again = host.ok(
+        "runs.start",
+        json!({ "intent": "x", "idempotency_key": "k" }),
+    );
+    assert_eq!(
+        again["run_id"],
+        json!(run),
+        "the key is remembered by the journal"
+    );
     let row = host.ok("runs.list", json!({}))["runs"][0].clone();
     assert_eq!(row["status"], "incomplete");
 }
@@ -132,19 +184,31 @@ fn limits_hold_on_every_way_in() {
     let turn = json!({ "parameters": {} });
     for (turns, limit) in [
         (json!([turn, { "prompt": long }]), "string_bytes"),
-        (json!([{ "parameters": { "deep": [{ "x": long }] } }]), "string_bytes"),
+        (
+            json!([{ "parameters": { "deep": [{ "x": long }] } }]),
+            "string_bytes",
+        ),
         (json!([{ "parameters": big }]), "turn_bytes"),
         (json!(vec![turn.clone(); 257]), "turns_per_batch"),
     ] {
         let error = host.refused("runs.record_turns", record(turns));
-        assert_eq!((error.code, &error.data.unwrap()["limit"]), (-32009, &json!(limit)));
+        assert_eq!(
+            (error.code, &error.data.unwrap()["limit"]),
+            (-32009, &json!(limit))
+        );
     }
     assert_eq!(host.turns(&run), Vec::<Value>::new());
     let whole = host.submit(json!([{ "id": "a", "tool": "t", "parameters": { "p": long } }]));
-    assert!(whole[0]["output"]["text"].as_str().unwrap().len() > 17 << 10, "the answer has it all");
+    assert!(
+        whole[0]["output"]["text"].as_str().unwrap().len() > 17 << 10,
+        "the answer has it all"
+    );
     host.submit(json!([{ "id": "a", "tool": "t", "parameters": { "big": true } }]));
     let turns = host.turns(&run);
-    assert_eq!(turns[0]["truncated"], json!(["parameters.p", "output.text"]));
+    assert_eq!(
+        turns[0]["truncated"],
+        json!(["parameters.p", "output.text"])
+    );
     let kept = turns[0]["output"]["text"].as_str().unwrap();
     assert!(kept.len() == 16 << 10 && kept.ends_with("end"));
     assert_eq!(turns[1]["truncated"], json!(["output"]));
@@ -157,9 +221,17 @@ fn limits_hold_on_every_way_in() {
     let proposal = host.proposal(json!([{ "id": "a", "tool": "t" }, { "id": "b", "tool": "t" }]));
     let error = host.refused("proposal.submit", proposal);
     assert_eq!(error.data.unwrap()["limit"], "turns_per_run");
-    assert_eq!(host.calls("tools.execute"), calls, "refused before anything runs");
+    assert_eq!(
+        host.calls("tools.execute"),
+        calls,
+        "refused before anything runs"
+    );
     host.submit(json!([{ "id": "a", "tool": "t" }]));
-    let indexes: Vec<u64> = host.turns(&run).iter().map(|turn| turn["index"].as_u64().unwrap()).collect();
+    let indexes: Vec<u64> = host
+        .turns(&run)
+        .iter()
+        .map(|turn| turn["index"].as_u64().unwrap())
+        .collect();
     assert_eq!(indexes, (0..300).collect::<Vec<_>>());
 }
 
@@ -176,17 +248,35 @@ fn a_cancelled_run_stops_what_is_under_way() {
     ]));
     let submitted = host.client.request("proposal.submit", &proposal).unwrap();
     host.listen(Duration::from_millis(200));
-    let busy = host.refused("runs.complete", json!({ "run_id": run, "outcome": { "status": "done" } }));
+    let busy = host.refused(
+        "runs.complete",
+        json!({ "run_id": run, "outcome": { "status": "done" } }),
+    );
     assert_eq!(busy.code, -32008);
     let answer = host.ok("runs.cancel", json!({ "run_id": run }));
-    assert_eq!(answer, json!({ "run_id": run, "ok": true, "stopped": ["p1"], "unconfirmed": [] }));
+    assert_eq!(
+        answer,
+        json!({ "run_id": run, "ok": true, "stopped": ["p1"], "unconfirmed": [] })
+    );
     host.listen(Duration::from_millis(100));
-    let result = host.seen.iter().find(|message| message["id"] == submitted).unwrap();
-    let statuses: Vec<_> = result["result"]["results"].as_array().unwrap().iter().map(|r| &r["status"]).collect();
+    let result = host
+        .seen
+        .iter()
+        .find(|message| message["id"] == submitted)
+        .unwrap();
+    let statuses: Vec<_> = result["result"]["results"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| &r["status"])
+        .collect();
     assert_eq!(statuses, ["cancelled", "cancelled"]);
     assert_eq!(host.calls("tools.cancel"), 1);
     assert_eq!(host.turns(&run).len(), 2);
-    assert_eq!(host.records(&run, "ended")[0]["termination"], json!({ "kind": "cancelled" }));
+    assert_eq!(
+        host.records(&run, "ended")[0]["termination"],
+        json!({ "kind": "cancelled" })
+    );
     world.verify(&run);
 }
 
@@ -197,9 +287,14 @@ fn a_submit_right_behind_the_start_is_recorded() {
     let mut host = daemon.host(None);
     host.tool("t", |_| Reply::With(json!(1)));
     // Not even the answer is waited for.
-    host.client.request("runs.start", &json!({ "intent": "x" })).unwrap();
+    host.client
+        .request("runs.start", &json!({ "intent": "x" }))
+        .unwrap();
     host.submit(json!([{ "id": "a", "tool": "t" }]));
-    let run = host.ok("session.info", json!({}))["run_id"].as_str().unwrap().to_owned();
+    let run = host.ok("session.info", json!({}))["run_id"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     assert_eq!(host.turns(&run).len(), 1);
 }
 
@@ -214,12 +309,21 @@ fn retention_takes_what_is_over_and_nothing_else() {
         host.complete(&run);
         runs.push(run);
     }
-    world.command(&["run", "--tier", "contract_only", "--", "true"]).output().unwrap();
+    world
+        .command(&["run", "--tier", "contract_only", "--", "true"])
+        .output()
+        .unwrap();
     daemon.stop();
     let daemon = world.serve(&["--keep-runs", "2"]);
     let mut host = daemon.host(Some("a"));
-    let left: Vec<Value> = host.ok("runs.list", json!({}))["runs"].as_array().unwrap().clone();
-    let left: Vec<&str> = left.iter().map(|row| row["run_id"].as_str().unwrap()).collect();
+    let left: Vec<Value> = host.ok("runs.list", json!({}))["runs"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let left: Vec<&str> = left
+        .iter()
+        .map(|row| row["run_id"].as_str().unwrap())
+        .collect();
     assert_eq!(left, [&runs[4], &runs[3]]);
     let open = host.start("open");
     for _ in 0..3 {
@@ -229,7 +333,10 @@ fn retention_takes_what_is_over_and_nothing_else() {
     }
     daemon.wait_for("runs_open", |open| open == 1);
     std::thread::sleep(Duration::from_millis(300));
-    let left = host.ok("runs.list", json!({}))["runs"].as_array().unwrap().len();
+    let left = host.ok("runs.list", json!({}))["runs"]
+        .as_array()
+        .unwrap()
+        .len();
     assert_eq!(left, 3, "two that are over, and the open one");
     assert_eq!(host.turns(&open), Vec::<Value>::new());
     let listed = world.command(&["runs", "--json"]).output().unwrap();
@@ -254,13 +361,22 @@ fn pages_and_filters() {
     loop {
         let page = host.ok("runs.list", json!({ "limit": 2, "cursor": cursor }));
         let rows = page["runs"].as_array().unwrap();
-        seen.extend(rows.iter().map(|row| row["run_id"].as_str().unwrap().to_owned()));
+        seen.extend(
+            rows.iter()
+                .map(|row| row["run_id"].as_str().unwrap().to_owned()),
+        );
         cursor = page["cursor"].clone();
         if cursor.is_null() {
             break;
         }
     }
     assert_eq!(seen, runs);
-    assert_eq!(host.ok("runs.list", json!({ "status": "running" }))["runs"], json!([]));
-    assert_eq!(host.ok("runs.list", json!({ "agent_id": "b" }))["runs"], json!([]));
+    assert_eq!(
+        host.ok("runs.list", json!({ "status": "running" }))["runs"],
+        json!([])
+    );
+    assert_eq!(
+        host.ok("runs.list", json!({ "agent_id": "b" }))["runs"],
+        json!([])
+    );
 }

@@ -22,11 +22,16 @@ fn follow(daemon: &Daemon<'_>, agent: &str, run: &str) -> Vec<u64> {
     let ended = |records: &[Value]| records.last().is_some_and(|last| last["record"] == "ended");
     let mut events = std::mem::take(&mut host.seen).into_iter();
     while !ended(&records) {
-        let event = events.next().unwrap_or_else(|| host.client.receive(Duration::from_secs(20)).unwrap());
+        let event = events
+            .next()
+            .unwrap_or_else(|| host.client.receive(Duration::from_secs(20)).unwrap());
         assert_eq!(event["method"], "runs.trace.event");
         let params = &event["params"];
         assert!(params["cursor"].as_u64().unwrap() > cursor);
-        assert_eq!((&params["run_id"], &params["agent_id"]), (&json!(run), &json!(agent)));
+        assert_eq!(
+            (&params["run_id"], &params["agent_id"]),
+            (&json!(run), &json!(agent))
+        );
         cursor = params["cursor"].as_u64().unwrap();
         let last = params["record"]["record"] == "ended";
         assert_eq!(params["status"], if last { "completed" } else { "running" });
@@ -106,7 +111,11 @@ fn catch_up(host: &mut Host, run: &str, mut cursor: u64) -> Vec<u64> {
         if records.is_empty() {
             return seen;
         }
-        seen.extend(records.iter().map(|record| record["index"].as_u64().unwrap()));
+        seen.extend(
+            records
+                .iter()
+                .map(|record| record["index"].as_u64().unwrap()),
+        );
         cursor = page["cursor"].as_u64().unwrap();
     }
 }
@@ -118,7 +127,10 @@ fn a_subscription_can_be_ended_and_replaced() {
     let mut host = daemon.host(Some("a"));
     let run = host.start("x");
     let first = host.ok("runs.subscribe", json!({ "run_id": run }));
-    host.ok("runs.subscribe", json!({ "run_id": run, "from": first["cursor"] }));
+    host.ok(
+        "runs.subscribe",
+        json!({ "run_id": run, "from": first["cursor"] }),
+    );
     host.ok("runs.record_turns", batch(&run, 3, "x"));
     host.listen(Duration::from_millis(300));
     assert_eq!(host.calls("runs.trace.event"), 3, "once, not twice");
@@ -126,7 +138,11 @@ fn a_subscription_can_be_ended_and_replaced() {
     host.ok("runs.record_turns", batch(&run, 3, "x"));
     host.listen(Duration::from_millis(300));
     assert_eq!(host.calls("runs.trace.event"), 3);
-    assert_eq!(host.refused("runs.unsubscribe", json!({ "run_id": run })).code, -32004);
+    assert_eq!(
+        host.refused("runs.unsubscribe", json!({ "run_id": run }))
+            .code,
+        -32004
+    );
     let missing = host.ok("runs.subscribe", json!({ "run_id": "run_none" }));
     assert_eq!(missing, json!({ "run_id": "run_none", "not_found": true }));
 }
