@@ -44,6 +44,13 @@ const JOBS: Suite = Suite {
     needs: &[],
 };
 
+const DAEMON: Suite = Suite {
+    package: "invigil",
+    test: "daemon",
+    directory: "crates/invigil/tests/daemon",
+    needs: &[],
+};
+
 /// Run the long forms of tests: many seeds, many kills, many records, many races.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -53,6 +60,9 @@ pub(crate) struct Args {
     /// How many times a writing process is killed.
     #[arg(long, default_value_t = 1_000)]
     kills: u64,
+    /// How many times a daemon is killed under load.
+    #[arg(long, default_value_t = 100)]
+    daemon_kills: u64,
     /// How long a journal is verified and followed in constant memory.
     #[arg(long, default_value_t = 10_000_000)]
     records: u64,
@@ -68,6 +78,7 @@ pub(crate) fn run(args: &Args) -> Result {
     JOURNAL.soak("model::", "INVIGIL_SEEDS", args.seeds)?;
     JOURNAL.soak("kill", "INVIGIL_KILLS", args.kills)?;
     JOURNAL.soak("memory::", "INVIGIL_SOAK_RECORDS", args.records)?;
+    DAEMON.soak("kill", "INVIGIL_KILLS", args.daemon_kills)?;
     SANDBOX.soak("exact_races", "INVIGIL_RACES", args.races)?;
     ESCAPE.soak("race", "INVIGIL_TRIES", args.races)?;
     JOBS.soak("crowd::", "INVIGIL_JOBS_SOAK", args.jobs)

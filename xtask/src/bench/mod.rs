@@ -6,6 +6,8 @@
 #[cfg(feature = "bench")]
 mod append;
 #[cfg(feature = "bench")]
+mod daemon;
+#[cfg(feature = "bench")]
 mod durable;
 #[cfg(feature = "bench")]
 mod jobs;
@@ -55,6 +57,8 @@ enum Subject {
     Telemetry,
     /// Capabilities, carried out as jobs.
     Jobs,
+    /// Durable proposals through the daemon.
+    Daemon,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -71,6 +75,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Subject::Guard => "guard",
         Subject::Telemetry => "telemetry",
         Subject::Jobs => "jobs",
+        Subject::Daemon => "daemon",
     });
     check(again)
 }
@@ -89,6 +94,7 @@ fn measure(args: &Args) -> Result {
         Subject::Guard => run::measure_guarded(args.quick)?,
         Subject::Telemetry => telemetry::measure(args.quick)?,
         Subject::Jobs => jobs::measure(args.quick)?,
+        Subject::Daemon => daemon::measure(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

@@ -68,18 +68,18 @@ impl Rpc {
             }
             answer => answer?,
         };
-        match self.follow {
-            false => writeln!(out, "{answer:#}")?,
-            true => writeln!(out, "{answer}")?,
+        if !self.follow {
+            writeln!(out, "{answer:#}")?;
+            return Ok(0);
         }
-        while self.follow {
+        writeln!(out, "{answer}")?;
+        loop {
             match client.receive(std::time::Duration::from_secs(3600)) {
                 Ok(message) => writeln!(out, "{message}")?,
                 Err(ClientError::Timeout) => {}
-                Err(ClientError::Closed) => break,
+                Err(ClientError::Closed) => return Ok(0),
                 Err(error) => return Err(error.into()),
             }
         }
-        Ok(0)
     }
 }

@@ -332,7 +332,7 @@ fn retention_takes_what_is_over_and_nothing_else() {
         other.complete(&run);
     }
     daemon.wait_for("runs_open", |open| open == 1);
-    std::thread::sleep(Duration::from_millis(300));
+    thread::sleep(Duration::from_millis(300));
     let left = host.ok("runs.list", json!({}))["runs"]
         .as_array()
         .unwrap()
