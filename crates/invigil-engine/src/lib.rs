@@ -3,9 +3,11 @@
 mod approvals;
 pub mod capabilities;
 mod channel;
+pub mod contracts;
 mod control;
 mod evidence;
 mod guard;
+mod held;
 mod jobs;
 mod lines;
 mod names;

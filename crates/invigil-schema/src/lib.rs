@@ -5,6 +5,7 @@
 
 mod approval;
 mod bounds;
+mod contract;
 mod digest;
 mod envelope;
 mod errno;
@@ -17,6 +18,7 @@ mod job_events;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod task;
 mod telemetry;
 mod text;
 mod time;
@@ -26,6 +28,7 @@ pub use approval::{
     ApprovalRequested, ApprovalScope, Asked, QuestionFile,
 };
 pub use bounds::{EnforcedBy, Floor, LimitKind, Limited};
+pub use contract::{Check, CheckCompleted, CheckResult, CheckStarted, Contract, Stage};
 pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};
@@ -39,7 +42,9 @@ pub use guard::{
     RulePlace, Strength,
 };
 pub use id::{RunId, RunIdError};
-pub use job::{Entry, JobId, JobIdError, Kept, Repository, SessionId, SessionIdError};
+pub use job::{
+    Entry, JobId, JobIdError, Kept, Repository, SessionId, SessionIdError, TaskId, TaskIdError,
+};
 pub use job_events::{
     JobCancelled, JobCompleted, JobDenied, JobEnd, JobFailed, JobKept, JobOutput, JobRefused,
     JobStarted, JobTimedOut, Refused, SessionChanged, SessionState, Snapshot, Spawned, StepRef,
@@ -52,6 +57,10 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use task::{
+    TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,
+    TaskState,
 };
 pub use telemetry::{
     Accelerator, CgroupCpu, CgroupFigures, CgroupMemory, CgroupTasks, CpuBusy, CpuFigures,

@@ -300,7 +300,8 @@ fn fill(store: &Store, jobs: usize) -> Result {
             },
         }
         .into();
-        let ticket = journal.append_all([&started, &completed].map(|event| (Origin::Runtime, event)))?;
+        let ticket =
+            journal.append_all([&started, &completed].map(|event| (Origin::Runtime, event)))?;
         if n % 1024 == 0 {
             ticket.written()?;
         }
