@@ -36,6 +36,6 @@ pub use jobs::{
     SessionError, Setup, Steps, StepsError, StepsSpec, UndoError, Worker, recover, worker,
 };
 pub use names::{MayLookUp, Named, Names, Resolve};
-pub use run::{End, Engine, RunError, RunOutcome};
+pub use run::{End, Engine, RunError, RunOutcome, redactor};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
 pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

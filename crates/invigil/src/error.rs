@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
+use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
     ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
     TelemetryError,
@@ -83,6 +84,18 @@ pub(crate) enum CliError {
     File { path: PathBuf, source: io::Error },
     #[error("cannot find this program to start a worker: {0}")]
     NoProgram(#[source] io::Error),
+    #[error("{} is no contract:\n{}", path.display(), ui::harmless_lines(&list(flaws)))]
+    Contract { path: PathBuf, flaws: Vec<Flaw> },
+    #[error("who shall write the contract? --model-cmd CMD, --openai URL or --anthropic")]
+    NoModel,
+    #[error("{}", ui::harmless(&.0.to_string()))]
+    Generate(#[from] GenerateError),
+    #[error("{}", ui::harmless(&.0.to_string()))]
+    Derive(#[from] DeriveError),
+    #[error("it was cancelled")]
+    Cancelled,
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(#[source] io::Error),
     /// Whoever read our output has gone; that is not our failure.
     #[error("the output was closed")]
     OutputClosed,
@@ -95,6 +108,7 @@ impl CliError {
         match self {
             CliError::OutputClosed => ExitCode::Success,
             CliError::StillOpen(_) => ExitCode::Timeout,
+            CliError::Derive(_) | CliError::Cancelled => ExitCode::No,
             CliError::Store(_)
             | CliError::Journal(_)
             | CliError::RunId(_)
@@ -127,6 +141,10 @@ impl CliError {
             | CliError::Steps { .. }
             | CliError::File { .. }
             | CliError::NoProgram(_)
+            | CliError::Contract { .. }
+            | CliError::NoModel
+            | CliError::Generate(_)
+            | CliError::Random(_)
             | CliError::Output(_) => ExitCode::Invigil,
         }
     }
@@ -138,6 +156,11 @@ impl CliError {
         }
         std::process::ExitCode::from(u8::from(self.code()))
     }
+}
+
+fn list(flaws: &[Flaw]) -> String {
+    let lines: Vec<String> = flaws.iter().map(|flaw| format!("  {flaw}")).collect();
+    lines.join("\n")
 }
 
 impl From<IndexError> for CliError {

@@ -5,6 +5,7 @@ mod commands;
 mod describe;
 mod error;
 mod executor;
+mod judge;
 mod policies;
 mod question;
 mod status;
