@@ -19,6 +19,7 @@ mod reported;
 mod reports;
 mod run;
 mod spec;
+mod tasks;
 mod telemetry;
 mod watchdog;
 mod written;
@@ -38,4 +39,5 @@ pub use jobs::{
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome, redactor};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
+pub use tasks::{Attended, TaskError, TaskSpec, TaskView, Tasks};
 pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

@@ -7,7 +7,7 @@ use invigil_schema::ExitCode;
 
 use crate::commands::{
     approvals, capabilities, contract, diff, doctor, exec, export, jobs, policy, recover, run,
-    runs, session, show, telemetry, undo, verify,
+    runs, session, show, task, telemetry, undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
@@ -33,6 +33,7 @@ pub(crate) enum Command {
     Policy(policy::Policy),
     Approvals(approvals::Approvals),
     Contract(contract::Contract),
+    Task(task::Task),
     Exec(exec::Exec),
     Capabilities(capabilities::Capabilities),
     Jobs(jobs::Jobs),

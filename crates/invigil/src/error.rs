@@ -7,11 +7,11 @@ use invigil_audit::IgnoreError;
 use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
     ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
-    TelemetryError,
+    TaskError, TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
-use invigil_schema::{ExitCode, JobId, RunIdError, SessionId};
+use invigil_schema::{ExitCode, JobId, RunIdError, SessionId, TaskId};
 
 use crate::ui;
 
@@ -92,6 +92,12 @@ pub(crate) enum CliError {
     Generate(#[from] GenerateError),
     #[error("{}", ui::harmless(&.0.to_string()))]
     Derive(#[from] DeriveError),
+    #[error("{}", ui::harmless_lines(&.0.to_string()))]
+    Task(Box<TaskError>),
+    #[error(
+        "there is no terminal to show it in: look at `invigil task show {0}` and give the digest that it prints with --digest"
+    )]
+    NoDigest(TaskId),
     #[error("it was cancelled")]
     Cancelled,
     #[error("the kernel gives no random numbers: {0}")]
@@ -109,6 +115,10 @@ impl CliError {
             CliError::OutputClosed => ExitCode::Success,
             CliError::StillOpen(_) => ExitCode::Timeout,
             CliError::Derive(_) | CliError::Cancelled => ExitCode::No,
+            CliError::Task(error) => match **error {
+                TaskError::Changed(_) | TaskError::Digest { .. } => ExitCode::No,
+                _ => ExitCode::Invigil,
+            },
             CliError::Store(_)
             | CliError::Journal(_)
             | CliError::RunId(_)
@@ -143,6 +153,7 @@ impl CliError {
             | CliError::NoProgram(_)
             | CliError::Contract { .. }
             | CliError::NoModel
+            | CliError::NoDigest(_)
             | CliError::Generate(_)
             | CliError::Random(_)
             | CliError::Output(_) => ExitCode::Invigil,
@@ -161,6 +172,12 @@ impl CliError {
 fn list(flaws: &[Flaw]) -> String {
     let lines: Vec<String> = flaws.iter().map(|flaw| format!("  {flaw}")).collect();
     lines.join("\n")
+}
+
+impl From<TaskError> for CliError {
+    fn from(error: TaskError) -> Self {
+        CliError::Task(Box::new(error))
+    }
 }
 
 impl From<IndexError> for CliError {

@@ -7,6 +7,7 @@ mod error;
 mod executor;
 mod judge;
 mod policies;
+mod proposal;
 mod question;
 mod status;
 mod summary;

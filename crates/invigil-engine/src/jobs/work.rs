@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use invigil_journal::Blobs;
 use invigil_policy::{Narrow, Source};

@@ -14,6 +14,7 @@ pub(crate) mod run;
 pub(crate) mod runs;
 pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod task;
 pub(crate) mod telemetry;
 pub(crate) mod undo;
 pub(crate) mod verify;
@@ -40,6 +41,7 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Diff(command) => command.execute(&store),
         Command::Policy(command) => command.execute(&store),
         Command::Contract(command) => command.execute(&store),
+        Command::Task(command) => command.execute(&store),
         Command::Exec(command) => command.execute(&store),
         Command::Capabilities(command) => command.execute(),
         Command::Jobs(command) => command.execute(&store),
