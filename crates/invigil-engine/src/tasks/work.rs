@@ -82,12 +82,12 @@ impl Tasks {
         self.get(task_id.as_str())
     }
 
-    fn session<'a>(
+    fn session<'a, 'b>(
         &'a self,
         task_id: &'a TaskId,
         open: &'a Open,
-        attended: Attended<'a>,
-    ) -> Result<Session<'a>, TaskError> {
+        attended: Attended<'b>,
+    ) -> Result<Session<'a, 'b>, TaskError> {
         let view = self.get(task_id.as_str())?;
         let directory = open.directory();
         let settings = Settings::read(directory).map_err(in_directory(directory))?;
@@ -115,11 +115,11 @@ impl Tasks {
 }
 
 /// A task that is being worked on.
-struct Session<'a> {
+struct Session<'a, 'b> {
     tasks: &'a Tasks,
     task_id: &'a TaskId,
     open: &'a Open,
-    attended: Attended<'a>,
+    attended: Attended<'b>,
     settings: Settings,
     contract: Contract,
     rules: Arc<Rules>,
@@ -128,7 +128,7 @@ struct Session<'a> {
     view: TaskView,
 }
 
-impl Session<'_> {
+impl Session<'_, '_> {
     fn work(&mut self, said: Option<&str>) -> Result<(), TaskError> {
         let mut content = self.own.content()?;
         let mut baseline = self.view.baseline.clone();
