@@ -60,7 +60,20 @@ impl<'a> Fact<'a> {
             | Event::JobDenied(_)
             | Event::JobTimedOut(_)
             | Event::JobCancelled(_)
-            | Event::JobRefused(_) => self.origin == Origin::Runtime,
+            | Event::JobRefused(_)
+            | Event::CheckStarted(_)
+            | Event::CheckCompleted(_)
+            | Event::TaskStarted(_)
+            | Event::TaskChanged(_)
+            | Event::TaskRan(_)
+            | Event::TaskProposed(_)
+            | Event::TaskEnded(_) => self.origin == Origin::Runtime,
+            // A contract is proposed by Invigil and confirmed by a person; only a person answers.
+            Event::TaskContract(contract) => match contract.confirmed {
+                true => self.origin == Origin::User,
+                false => self.origin == Origin::Runtime,
+            },
+            Event::TaskAnswered(_) => self.origin == Origin::User,
             Event::SessionChanged(_) => matches!(self.origin, Origin::Runtime | Origin::User),
             Event::SdkEvent(_) => self.origin == Origin::Sdk,
             Event::SdkRejected(_) => matches!(self.origin, Origin::Sdk | Origin::Runtime),

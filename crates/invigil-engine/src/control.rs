@@ -109,6 +109,11 @@ impl Control {
         (state.line, state.over) = (None, true);
     }
 
+    /// Whether there is a run to steer now.
+    pub fn is_running(&self) -> bool {
+        self.state().line.is_some()
+    }
+
     /// Whether somebody has asked for an end after the last process was dead.
     pub(crate) fn is_impatient(&self) -> bool {
         self.state().impatient

@@ -3,9 +3,11 @@
 mod approvals;
 pub mod capabilities;
 mod channel;
+pub mod contracts;
 mod control;
 mod evidence;
 mod guard;
+mod held;
 mod jobs;
 mod lines;
 mod names;
@@ -17,6 +19,7 @@ mod reported;
 mod reports;
 mod run;
 mod spec;
+mod tasks;
 mod telemetry;
 mod watchdog;
 mod written;
@@ -34,6 +37,7 @@ pub use jobs::{
     SessionError, Setup, Steps, StepsError, StepsSpec, UndoError, Worker, recover, worker,
 };
 pub use names::{MayLookUp, Named, Names, Resolve};
-pub use run::{End, Engine, RunError, RunOutcome};
+pub use run::{End, Engine, RunError, RunOutcome, redactor};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
+pub use tasks::{Attended, TaskError, TaskSpec, TaskView, Tasks};
 pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

@@ -60,6 +60,13 @@ pub struct RunOutcome {
     pub warnings: Vec<String>,
 }
 
+impl RunOutcome {
+    /// Whether the command was there to do anything.
+    pub fn has_started(&self) -> bool {
+        matches!(self.end, End::Finished(_))
+    }
+}
+
 /// How a run ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
@@ -485,6 +492,11 @@ pub(crate) fn random() -> io::Result<[u8; 32]> {
         filled += rustix::rand::getrandom(&mut key[filled..], flags)?;
     }
     Ok(key)
+}
+
+/// Hides secrets, with a key of its own.
+pub fn redactor() -> io::Result<Redactor> {
+    random().map(Redactor::new)
 }
 
 /// The tiers to try, best first.

@@ -18,6 +18,7 @@ use crate::write::{Journal, Options};
 use crate::{Blobs, Error};
 
 const RUNS: &str = "runs";
+const TASKS: &str = "tasks";
 const BLOBS: &str = "blobs";
 /// The directory of the journal of jobs, and the id that it is bound to.
 const JOBS: &str = "jobs";
@@ -152,6 +153,24 @@ impl Store {
         Ok((run, journal))
     }
 
+    /// Begins the journal of a task, like that of a run.
+    pub fn create_task(
+        &self,
+        task_id: &RunId,
+        clock: Arc<dyn Clock>,
+        writer: &str,
+    ) -> Result<(RunRef, Journal), StoreError> {
+        let (tasks, options) = (self.home.join(TASKS), Options::default());
+        let task = self.make(&tasks, task_id, Arc::clone(&clock), &options, writer)?;
+        let (journal, _) = task.append(clock, options)?;
+        Ok((task, journal))
+    }
+
+    /// The journals of all tasks, sorted by id.
+    pub fn tasks(&self) -> Result<Vec<RunRef>, StoreError> {
+        self.journals(TASKS)
+    }
+
     /// The journal of jobs, to append to; it is made if it is not there yet. Several processes may do so at once.
     pub fn jobs(
         &self,
@@ -237,7 +256,11 @@ impl Store {
 
     /// All runs, sorted by id.
     pub fn runs(&self) -> Result<Vec<RunRef>, StoreError> {
-        let path = self.home.join(RUNS);
+        self.journals(RUNS)
+    }
+
+    fn journals(&self, folder: &str) -> Result<Vec<RunRef>, StoreError> {
+        let path = self.home.join(folder);
         let entries = match fs::read_dir(&path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

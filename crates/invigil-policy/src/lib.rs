@@ -30,6 +30,6 @@ pub use bounds::{Bounds, Budget, EnvFilter, ExecRoots, ProgramPattern};
 pub use decision::{By, Decision, Rule, Section, Verdict};
 pub use error::PolicyError;
 pub use learn::{Observations, learn};
-pub use narrow::Narrow;
+pub use narrow::{Narrow, fence};
 pub use policy::Policy;
 pub use source::{Layer, PROFILES, Places, Source, profile};

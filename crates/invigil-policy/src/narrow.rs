@@ -123,6 +123,19 @@ impl Narrow {
     }
 }
 
+/// A policy file to be stacked upon others: these trees may be read, and nothing in those may be written.
+pub fn fence(name: &str, read: &[PathBuf], keep: &[PathBuf]) -> Source {
+    let mut text = String::from("version = 1\n");
+    section(&mut text, "files.read", &[("allow", trees(read))], &[]);
+    let kept = keep.iter().map(|path| exactly(path)).chain(trees(keep));
+    section(&mut text, "files.write", &[("deny", kept.collect())], &[]);
+    Source {
+        name: name.to_owned(),
+        text,
+        layer: Layer::CommandLine,
+    }
+}
+
 fn exactly(path: &Path) -> String {
     glob_of(path.as_os_str().as_bytes())
 }
@@ -177,6 +190,27 @@ mod tests {
         assert_eq!(bounds.budget.memory, Some(1 << 20));
         assert_eq!(bounds.budget.processes, Some(8));
         assert_eq!(bounds.budget.file_size, Some(1));
+    }
+
+    #[test]
+    fn a_fence_stands_whatever_was_allowed_before() {
+        let narrow = Narrow {
+            write: vec!["/work".into()],
+            ..Narrow::default()
+        };
+        let places = Places {
+            home: "/home/me".into(),
+            workspace: "/work".into(),
+            tmp: "/tmp".into(),
+            path: Vec::new(),
+        };
+        let fence = fence("task", &["/objects".into()], &["/work/mine".into()]);
+        let policy = Policy::load(&[narrow.source("job"), fence], &places).unwrap();
+        let write = |path: &str| policy.verdict(&Action::Write(path.as_bytes()));
+        assert_eq!(write("/work/x"), Verdict::Allow);
+        assert_eq!(write("/work/mine"), Verdict::Deny);
+        assert_eq!(write("/work/mine/a/b"), Verdict::Deny);
+        assert_eq!(policy.verdict(&Action::Read(b"/objects/x")), Verdict::Allow);
     }
 
     #[test]

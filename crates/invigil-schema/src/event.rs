@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use crate::approval::{ApprovalAnswered, ApprovalRefused, ApprovalRequested};
+use crate::contract::{CheckCompleted, CheckStarted};
 use crate::daemon::{ActionStarted, SessionEnded, SessionStarted, ToolAnswered, ToolAsked, Turn};
 use crate::guard::{PolicyEnforced, PolicyLoaded};
 use crate::job_events::{
@@ -17,6 +18,9 @@ use crate::kernel::{
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
 };
 use crate::layers::{PolicyDecision, PolicyFlagged, SdkEvent, SdkRejected};
+use crate::task::{
+    TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,
+};
 use crate::{Digest, OsText, RunId};
 
 /// Who vouches for an event. No view may promote one to another.
@@ -225,6 +229,24 @@ kinds! {
     ToolAsked = "tool_asked", Syscall;
     /// A question about an action is closed.
     ToolAnswered = "tool_answered", Syscall;
+    /// A check is about to be run.
+    CheckStarted = "check_started", Proc;
+    /// A check has ended.
+    CheckCompleted = "check_completed", Proc;
+    /// A task was begun.
+    TaskStarted = "task_started", Proc;
+    /// What "done" means for a task.
+    TaskContract = "task_contract", Sched;
+    /// A task stands differently.
+    TaskChanged = "task_changed", Sched;
+    /// The agent's work of one round is over.
+    TaskRan = "task_ran", Proc;
+    /// A person is asked to approve something.
+    TaskProposed = "task_proposed", Sched;
+    /// A person has answered.
+    TaskAnswered = "task_answered", Sched;
+    /// A task is over.
+    TaskEnded = "task_ended", Proc;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.

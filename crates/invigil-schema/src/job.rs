@@ -83,6 +83,8 @@ ids! {
     JobId, JobIdError, "a job id";
     /// The id of a session, spelled like that of a run.
     SessionId, SessionIdError, "a session id";
+    /// The id of a task, spelled like that of a run.
+    TaskId, TaskIdError, "a task id";
 }
 
 /// One change of a job, announced before it was made. A job keeps each path once, in the order of its changes.

@@ -5,6 +5,7 @@
 
 mod approval;
 mod bounds;
+mod contract;
 mod daemon;
 mod digest;
 mod envelope;
@@ -18,6 +19,7 @@ mod job_events;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod task;
 mod telemetry;
 mod text;
 mod time;
@@ -27,6 +29,7 @@ pub use approval::{
     ApprovalRequested, ApprovalScope, Asked, QuestionFile,
 };
 pub use bounds::{EnforcedBy, Floor, LimitKind, Limited};
+pub use contract::{Check, CheckCompleted, CheckResult, CheckStarted, Contract, Stage};
 pub use daemon::{
     ActionStarted, AnsweredBy, CliOutcome, Outcome, OutcomeStatus, PolicyRejected, SessionEnded,
     SessionStarted, Termination, ToolAnswered, ToolAsked, Turn, TurnStatus, VerifierVerdict,
@@ -44,7 +47,9 @@ pub use guard::{
     RulePlace, Strength,
 };
 pub use id::{RunId, RunIdError};
-pub use job::{Entry, JobId, JobIdError, Kept, Repository, SessionId, SessionIdError};
+pub use job::{
+    Entry, JobId, JobIdError, Kept, Repository, SessionId, SessionIdError, TaskId, TaskIdError,
+};
 pub use job_events::{
     JobCancelled, JobCompleted, JobDenied, JobEnd, JobFailed, JobKept, JobOutput, JobRefused,
     JobStarted, JobTimedOut, Refused, SessionChanged, SessionState, Snapshot, Spawned, StepRef,
@@ -57,6 +62,10 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use task::{
+    TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,
+    TaskState,
 };
 pub use telemetry::{
     Accelerator, CgroupCpu, CgroupFigures, CgroupMemory, CgroupTasks, CpuBusy, CpuFigures,

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use invigil_engine::contracts::CANNOT_RUN;
 use invigil_schema::{
-    Address, CallResult, Enforced, Event, FileOp, JobDenied, JobFailed, NetOp, OpenFlag, OsText,
-    ProcessRef, RunFinished, StopReason, Timestamp,
+    Address, CallResult, CheckResult, Enforced, Event, FileOp, JobDenied, JobFailed, NetOp,
+    OpenFlag, OsText, ProcessRef, RunFinished, StopReason, Timestamp,
 };
 use serde::Serialize;
 
@@ -192,8 +193,68 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
             ui::harmless(&asked.rule)
         ),
         Event::ToolAnswered(answered) => turn::answered(answered),
+        Event::CheckStarted(started) => format!(
+            "{} of {}: {} {}",
+            started.number,
+            started.of,
+            ui::harmless(&started.check.name),
+            ui::harmless(&ui::shorten(&started.check.command, 80))
+        ),
+        Event::CheckCompleted(completed) => check(&completed.result),
+        Event::TaskStarted(task) => format!(
+            "{} in {}",
+            ui::harmless(&ui::shorten(&task.intent, 80)),
+            text(&task.repository)
+        ),
+        Event::TaskContract(task) => {
+            let checks = task.contract.checks.len();
+            match task.confirmed {
+                true => format!("{checks} checks, confirmed"),
+                false => format!("{checks} checks, proposed"),
+            }
+        }
+        Event::TaskChanged(task) => {
+            let why = task.why.as_deref().map(ui::harmless);
+            let why = why.map_or_else(String::new, |why| format!(": {why}"));
+            format!("{}, round {}{why}", task.state.as_str(), task.round)
+        }
+        Event::TaskRan(ran) => {
+            let code = ran.exit_code.map(|code| format!(" exit {code}"));
+            format!(
+                "round {} {}{}",
+                ran.round,
+                ran.run,
+                code.unwrap_or_default()
+            )
+        }
+        Event::TaskProposed(proposed) => {
+            let digest = &proposed.digest.to_string()[..12];
+            format!("{} files, digest {digest}…", proposed.files.len())
+        }
+        Event::TaskAnswered(answered) => match answered.approved {
+            true => format!("{GOOD}approved{GOOD:#} by uid {}", answered.uid),
+            false => format!("{WARN}sent back{WARN:#} by uid {}", answered.uid),
+        },
+        Event::TaskEnded(ended) => {
+            format!("{}: {}", ended.state.as_str(), ui::harmless(&ended.verdict))
+        }
         Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
     }
+}
+
+/// What came of a check, in one line.
+pub(crate) fn check(result: &CheckResult) -> String {
+    let time = ui::duration(Duration::from_millis(result.duration_ms));
+    let name = ui::harmless(&result.name);
+    let how = match (result.exit_code, result.timed_out) {
+        _ if result.passed => return format!("{GOOD}ok{GOOD:#} {name} after {time}"),
+        (_, true) => "its time was up".to_owned(),
+        (Some(0), _) => "exit 0, and the text is not in its output".to_owned(),
+        (Some(code), _) => format!("exit {code}"),
+        (None, _) if result.tail.starts_with(CANNOT_RUN) => ui::harmless(&result.tail),
+        (None, _) => "ended by a signal".to_owned(),
+    };
+    format!("{BAD}red{BAD:#} {name} after {time}: {how}")
 }
 
 /// How a run ended.

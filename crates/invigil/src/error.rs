@@ -4,13 +4,14 @@ use std::io;
 use std::path::PathBuf;
 
 use invigil_audit::IgnoreError;
+use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
     ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
-    TelemetryError,
+    TaskError, TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
-use invigil_schema::{ExitCode, JobId, RunIdError, SessionId};
+use invigil_schema::{ExitCode, JobId, RunIdError, SessionId, TaskId};
 use invigil_server::{ClientError, ServeError};
 
 use crate::ui;
@@ -92,6 +93,24 @@ pub(crate) enum CliError {
     File { path: PathBuf, source: io::Error },
     #[error("cannot find this program to start a worker: {0}")]
     NoProgram(#[source] io::Error),
+    #[error("{} is no contract:\n{}", path.display(), ui::harmless_lines(&list(flaws)))]
+    Contract { path: PathBuf, flaws: Vec<Flaw> },
+    #[error("who shall write the contract? --model-cmd CMD, --openai URL or --anthropic")]
+    NoModel,
+    #[error("{}", ui::harmless(&.0.to_string()))]
+    Generate(#[from] GenerateError),
+    #[error("{}", ui::harmless(&.0.to_string()))]
+    Derive(#[from] DeriveError),
+    #[error("{}", ui::harmless_lines(&.0.to_string()))]
+    Task(Box<TaskError>),
+    #[error(
+        "there is no terminal to show it in: look at `invigil task show {0}` and give the digest that it prints with --digest"
+    )]
+    NoDigest(TaskId),
+    #[error("it was cancelled")]
+    Cancelled,
+    #[error("the kernel gives no random numbers: {0}")]
+    Random(#[source] io::Error),
     /// Whoever read our output has gone; that is not our failure.
     #[error("the output was closed")]
     OutputClosed,
@@ -104,6 +123,11 @@ impl CliError {
         match self {
             CliError::OutputClosed => ExitCode::Success,
             CliError::StillOpen(_) => ExitCode::Timeout,
+            CliError::Derive(_) | CliError::Cancelled => ExitCode::No,
+            CliError::Task(error) => match **error {
+                TaskError::Changed(_) | TaskError::Digest { .. } => ExitCode::No,
+                _ => ExitCode::Invigil,
+            },
             CliError::Store(_)
             | CliError::Journal(_)
             | CliError::RunId(_)
@@ -140,6 +164,11 @@ impl CliError {
             | CliError::Steps { .. }
             | CliError::File { .. }
             | CliError::NoProgram(_)
+            | CliError::Contract { .. }
+            | CliError::NoModel
+            | CliError::NoDigest(_)
+            | CliError::Generate(_)
+            | CliError::Random(_)
             | CliError::Output(_) => ExitCode::Invigil,
         }
     }
@@ -150,6 +179,17 @@ impl CliError {
             ui::error(&self.to_string());
         }
         std::process::ExitCode::from(u8::from(self.code()))
+    }
+}
+
+fn list(flaws: &[Flaw]) -> String {
+    let lines: Vec<String> = flaws.iter().map(|flaw| format!("  {flaw}")).collect();
+    lines.join("\n")
+}
+
+impl From<TaskError> for CliError {
+    fn from(error: TaskError) -> Self {
+        CliError::Task(Box::new(error))
     }
 }
 

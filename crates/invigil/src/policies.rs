@@ -5,7 +5,10 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use invigil_policy::{Layer, Places, Source, profile};
+use clap::ValueEnum;
+use invigil_engine::{Rules, UserPolicy};
+use invigil_policy::{Layer, Places, Policy, Source, profile};
+use invigil_schema::Mode;
 
 use crate::error::CliError;
 
@@ -122,4 +125,83 @@ pub(crate) fn resolve(path: &Path) -> PathBuf {
         }
     }
     path
+}
+
+/// Which policy holds, as every command that runs something can be told.
+#[derive(Debug, Clone, clap::Args)]
+pub(crate) struct PolicyOptions {
+    /// What a policy means for the run [default: guard with --policy or --profile, else observe]
+    #[arg(long, value_enum)]
+    mode: Option<ModeName>,
+
+    /// Enforce this policy file, on top of the profile, the user's own and the project's (.invigil/policy.toml); may be
+    /// repeated
+    #[arg(long, value_name = "FILE")]
+    policy: Vec<PathBuf>,
+
+    /// Begin with this profile: observe, coding, strict [default: coding in guard, strict in strict, if no policy is given]
+    #[arg(long, value_name = "NAME")]
+    profile: Option<String>,
+}
+
+/// The modes, as they are typed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum ModeName {
+    /// Record, and refuse nothing but harm to Invigil itself
+    Observe,
+    /// Enforce the policy, and ask where it says so
+    Guard,
+    /// Refuse what no rule allows, ask nobody, and do not start where that cannot be enforced
+    Strict,
+}
+
+impl From<ModeName> for Mode {
+    fn from(name: ModeName) -> Mode {
+        match name {
+            ModeName::Observe => Mode::Observe,
+            ModeName::Guard => Mode::Guard,
+            ModeName::Strict => Mode::Strict,
+        }
+    }
+}
+
+impl PolicyOptions {
+    /// The mode, and the files that stack in it.
+    pub(crate) fn sources(
+        &self,
+        default: Mode,
+        places: &Places,
+    ) -> Result<(Mode, Vec<Source>), CliError> {
+        let named = !self.policy.is_empty() || self.profile.is_some();
+        let mode = match self.mode {
+            Some(mode) => mode.into(),
+            None if named => Mode::Guard,
+            None => default,
+        };
+        let base = match (mode, &self.profile) {
+            (Mode::Observe, _) if named => return Err(CliError::ObserveWithPolicy),
+            (Mode::Observe, _) => return Ok((mode, Vec::new())),
+            (_, Some(profile)) => Some(profile.as_str()),
+            (_, None) if named => None,
+            (Mode::Guard, None) => Some("coding"),
+            (Mode::Strict, None) => Some("strict"),
+        };
+        Ok((mode, gather(base, &self.policy, places)?))
+    }
+
+    /// The rules of a run, if it has some, and the user's own file, to which rules can be added.
+    pub(crate) fn rules(&self, workspace: &Path) -> Result<Option<(Rules, UserPolicy)>, CliError> {
+        let places = places(workspace);
+        let (mode, sources) = self.sources(Mode::Observe, &places)?;
+        if mode == Mode::Observe {
+            return Ok(None);
+        }
+        let own = users_own(&places);
+        let stack = (sources.clone(), places.clone());
+        let user = UserPolicy::with_stack(own.clone(), move |text| {
+            let sources = with_own(&stack.0, &own, text);
+            Policy::load(&sources, &stack.1).map_err(|error| error.to_string())
+        });
+        Ok(Some((Rules::load(mode, sources, places)?, user)))
+    }
 }

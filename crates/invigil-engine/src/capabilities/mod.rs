@@ -11,7 +11,7 @@ mod file_edit;
 mod file_list;
 mod file_read;
 mod file_write;
-mod git;
+pub(crate) mod git;
 mod kill;
 mod registry;
 mod roots;

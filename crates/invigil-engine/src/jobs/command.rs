@@ -1,13 +1,12 @@
 //! A job that a program carries out: a run like any other, with all of its facts on record, bounded as jobs are.
 
 use std::fs::{self, DirBuilder};
-use std::io::{self, PipeReader, Read as _, Write as _};
+use std::io::{self, PipeReader, Read as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -17,12 +16,13 @@ use invigil_schema::{Digest, RunFinished, SpawnFailure, StopReason};
 use serde_json::{Map, Value, json};
 
 use super::seen::Seen;
-use super::work::{GRACE, WorkEnd, Worked, denial};
+use super::work::{WorkEnd, Worked, denial};
 use super::{Ended, Executor, Job};
 use crate::capabilities::{Command, Output as Given};
 use crate::control::Control;
+use crate::held::{Bell, hold};
 use crate::run::End;
-use crate::spec::{Input, Leftovers, Output, RunSpec};
+use crate::spec::{Leftovers, Output, RunSpec};
 
 /// How much of each stream is in the result.
 const SHOWN: usize = 1 << 20;
@@ -64,7 +64,6 @@ impl Executor {
         let mut engine = self.engine.clone();
         engine.env = self.env_of_jobs();
         let io = |error: io::Error| WorkEnd::failed(format!("cannot make a pipe: {error}"));
-        let (its_in, mut input) = io::pipe().map_err(io)?;
         let ((out, its_out), (err, its_err)) = (io::pipe().map_err(io)?, io::pipe().map_err(io)?);
         let share = |fd: OwnedFd| Arc::new(fd);
         let mut env = command.env.clone();
@@ -73,7 +72,6 @@ impl Executor {
             run_id: Some(job.id.as_str().to_owned()),
             env,
             cwd: Some(cwd),
-            stdin: Input::From(share(its_in.into())),
             stdout: Output::Into {
                 stdout: share(its_out.into()),
                 stderr: share(its_err.into()),
@@ -93,35 +91,22 @@ impl Executor {
             ),
             false => None,
         };
-        let bell = Bell::default();
         let control = &Control::new();
         job.cancel.steers(control);
-        let (result, out, err, timed_out) = thread::scope(|scope| {
-            let out = scope.spawn(|| Stream::read(out, blobs.as_ref()));
-            let err = scope.spawn(|| Stream::read(err, blobs.as_ref()));
-            // A command that does not read is not waited for: its end closes the pipe.
-            scope.spawn(move || drop(input.write_all(&command.stdin)));
-            let clock = scope.spawn(|| {
-                let over = bell.wait(command.timeout);
-                if !over {
-                    let why = format!("it took longer than {:?}", command.timeout);
-                    control.terminate(StopReason::Timeout, &why);
-                    if !bell.wait(GRACE) {
-                        control.end(StopReason::Timeout, &why);
-                    }
-                }
-                !over
-            });
-            let result = engine.run(&spec, control);
-            bell.ring();
-            // Ours are the last ends of the pipes.
-            drop(spec);
-            let timed_out = clock.join().unwrap_or(false);
-            let read =
-                |stream: thread::ScopedJoinHandle<'_, Stream>| stream.join().unwrap_or_default();
-            (result, read(out), read(err), timed_out)
-        });
-        let outcome = result.map_err(|error| WorkEnd::failed(error.to_string()))?;
+        let read = || {
+            thread::scope(|scope| {
+                let err = scope.spawn(|| Stream::read(err, blobs.as_ref()));
+                let out = Stream::read(out, blobs.as_ref());
+                (out, err.join().unwrap_or_default())
+            })
+        };
+        let (stdin, timeout, over) = (&command.stdin, Some(command.timeout), Bell::default());
+        let held = hold(&engine, spec, control, stdin, timeout, &over, read).map_err(io)?;
+        let (out, err) = held.read.unwrap_or_default();
+        let timed_out = held.timed_out;
+        let outcome = held
+            .ran
+            .map_err(|error| WorkEnd::failed(error.to_string()))?;
         let mut seen = Seen::default();
         if let Ok(Some(mut reader)) = outcome.run.read(0) {
             while let Ok(Some(record)) = reader.next() {
@@ -291,34 +276,5 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
-    }
-}
-
-/// Rings once.
-#[derive(Default)]
-struct Bell {
-    rung: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Bell {
-    fn ring(&self) {
-        *self.rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.changed.notify_all();
-    }
-
-    /// Whether it rings in this time.
-    fn wait(&self, time: Duration) -> bool {
-        let until = Instant::now() + time;
-        let mut rung = self.rung.lock().unwrap_or_else(PoisonError::into_inner);
-        while !*rung {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return false;
-            }
-            let waited = self.changed.wait_timeout(rung, left);
-            rung = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
     }
 }

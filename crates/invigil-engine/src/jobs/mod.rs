@@ -85,7 +85,8 @@ impl Cancel {
         state.control.kill();
     }
 
-    pub(crate) fn is_cancelled(&self) -> bool {
+    /// Whether somebody has cancelled.
+    pub fn is_cancelled(&self) -> bool {
         self.0
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -93,7 +94,7 @@ impl Cancel {
     }
 
     /// The next job is steered by this.
-    fn steers(&self, control: &Control) {
+    pub(crate) fn steers(&self, control: &Control) {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.control = control.clone();
         if state.cancelled {

@@ -561,6 +561,3 @@ impl Worker {
             .collect()
     }
 }
-
-/// How long a killed tree may take to be gone.
-pub(super) const GRACE: Duration = Duration::from_millis(250);

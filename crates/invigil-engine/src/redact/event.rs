@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use invigil_schema::{Address, Asked, Event, JobEnd, JobOutput, OsText, Snapshot, Termination};
+use invigil_schema::{
+    Address, Asked, Check, Event, JobEnd, JobOutput, OsText, Snapshot, Termination,
+};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
@@ -230,7 +232,29 @@ impl Pass<'_> {
                 self.value(&mut data.parameters);
                 self.string(&mut data.rule);
             }
+            Event::CheckStarted(data) => self.check(&mut data.check),
+            Event::CheckCompleted(data) => self.string(&mut data.result.tail),
+            Event::TaskStarted(data) => {
+                self.string(&mut data.intent);
+                self.argv(&mut data.agent);
+            }
+            Event::TaskContract(data) => {
+                self.string(&mut data.contract.description);
+                let checks = data.contract.checks.iter_mut();
+                checks.for_each(|check| self.check(check));
+            }
+            Event::TaskChanged(data) => data.why.iter_mut().for_each(|why| self.string(why)),
+            Event::TaskRan(data) => {
+                data.why.iter_mut().for_each(|why| self.string(why));
+                for refused in &mut data.refused {
+                    self.os(&mut refused.target);
+                }
+            }
+            Event::TaskAnswered(data) => data.text.iter_mut().for_each(|text| self.string(text)),
+            Event::TaskEnded(data) => self.string(&mut data.verdict),
             Event::Unknown { data, .. } => self.raw(data),
+            // What was proposed is bound to a digest.
+            Event::TaskProposed(_) => {}
             // What was kept must be found again under its own name.
             Event::JobKept(_)
             | Event::ToolAnswered(_)
@@ -244,6 +268,14 @@ impl Pass<'_> {
             | Event::ProcessExited(_)
             | Event::ResourceSample(_) => {}
         }
+    }
+
+    fn check(&mut self, check: &mut Check) {
+        self.string(&mut check.command);
+        check
+            .output_contains
+            .iter_mut()
+            .for_each(|text| self.string(text));
     }
 
     fn job_end(&mut self, end: &mut JobEnd) {

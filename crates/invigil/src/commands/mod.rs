@@ -2,6 +2,7 @@
 
 pub(crate) mod approvals;
 pub(crate) mod capabilities;
+pub(crate) mod contract;
 pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod exec;
@@ -15,6 +16,7 @@ pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod task;
 pub(crate) mod telemetry;
 pub(crate) mod undo;
 pub(crate) mod verify;
@@ -40,6 +42,8 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Verify(command) => command.execute(&store),
         Command::Diff(command) => command.execute(&store),
         Command::Policy(command) => command.execute(&store),
+        Command::Contract(command) => command.execute(&store),
+        Command::Task(command) => command.execute(&store),
         Command::Exec(command) => command.execute(&store),
         Command::Capabilities(command) => command.execute(),
         Command::Jobs(command) => command.execute(&store),

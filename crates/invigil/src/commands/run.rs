@@ -2,17 +2,16 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use invigil_engine::{
-    Asking, Control, End, Output, Rules, RunOutcome, RunSpec, UserPolicy, summary,
+    Asking, Cancel, Control, End, Output, RunOutcome, RunSpec, UserPolicy, summary,
 };
 use invigil_journal::Store;
-use invigil_policy::Policy;
-use invigil_schema::{ExitCode, Mode, SpawnFailure, StopReason, Tier};
+use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::SignalsInfo;
@@ -20,7 +19,8 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
 use crate::executor::engine;
-use crate::policies::{gather, places, users_own, with_own};
+use crate::judge::Judge;
+use crate::policies::{PolicyOptions, places, users_own};
 use crate::status::StatusFile;
 use crate::terminal::{Ask, Terminal};
 use crate::{summary as view, ui};
@@ -28,7 +28,7 @@ use crate::{summary as view, ui};
 /// Run a command under watch and record what it does
 ///
 /// Everything behind `--` is the command. Its exit code is passed on; death by signal N is 128+N. 124: the time was up;
-/// 121: the policy did not let the command start; 122: a budget was exceeded; 125: Invigil itself failed or was used wrongly; 126: the command cannot be executed;
+/// 120: the contract is not met; 121: the policy did not let the command start; 122: a budget was exceeded; 125: Invigil itself failed or was used wrongly; 126: the command cannot be executed;
 /// 127: it was not found. `--status` and `--json` say without ambiguity which it was.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Run {
@@ -76,18 +76,12 @@ pub(crate) struct Run {
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
 
-    /// What a policy means for the run [default: guard with --policy or --profile, else observe]
-    #[arg(long, value_enum)]
-    mode: Option<ModeName>,
+    #[command(flatten)]
+    policy: PolicyOptions,
 
-    /// Enforce this policy file, on top of the profile, the user's own and the project's (.invigil/policy.toml); may be
-    /// repeated
+    /// Judge what the command has done by this contract: 120 if it is not met
     #[arg(long, value_name = "FILE")]
-    policy: Vec<PathBuf>,
-
-    /// Begin with this profile: observe, coding, strict [default: coding in guard, strict in strict, if no policy is given]
-    #[arg(long, value_name = "NAME")]
-    profile: Option<String>,
+    contract: Option<PathBuf>,
 
     /// Where to ask what the policy leaves to a person
     #[arg(long, value_enum, default_value_t = Ask::Terminal)]
@@ -112,27 +106,6 @@ pub(crate) struct Run {
     /// The command and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
-}
-
-/// The modes, as they are typed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum ModeName {
-    /// Record, and refuse nothing but harm to Invigil itself
-    Observe,
-    /// Enforce the policy, and ask where it says so
-    Guard,
-    /// Refuse what no rule allows, ask nobody, and do not start where that cannot be enforced
-    Strict,
-}
-
-impl From<ModeName> for Mode {
-    fn from(name: ModeName) -> Mode {
-        match name {
-            ModeName::Observe => Mode::Observe,
-            ModeName::Guard => Mode::Guard,
-            ModeName::Strict => Mode::Strict,
-        }
-    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -200,7 +173,7 @@ impl Run {
             Some(cwd) => engine.cwd.join(cwd),
             None => engine.cwd.clone(),
         };
-        spec.asking.policy = Some(match self.rules(&workspace)? {
+        spec.asking.policy = Some(match self.policy.rules(&workspace)? {
             Some((rules, user)) => {
                 spec.rules = Some(Arc::new(rules));
                 user
@@ -214,16 +187,33 @@ impl Run {
             Some(path) => Some(StatusFile::prepare(path, store)?),
             None => None,
         };
-        let control = Control::new();
-        pass_on_signals(control.clone())?;
+        let (control, cancel) = (Control::new(), Cancel::new());
+        pass_on_signals(control.clone(), cancel.clone())?;
         let terminal = Arc::new(Terminal::new(self.ask).map_err(CliError::Signals)?);
         spec.asking.audience = Some(terminal.clone());
+        let judge = match &self.contract {
+            Some(path) => Some(Judge::new(path, &engine, &spec, workspace)?.baseline(&cancel)?),
+            None => None,
+        };
         let ran = engine.run(&spec, &control);
+        let judged = match (judge, &ran) {
+            (Some(judge), Ok(outcome)) if outcome.has_started() => {
+                Some(judge.judge(outcome, &cancel)?)
+            }
+            _ => None,
+        };
         terminal.finish();
         let (result, code) = match &ran {
             Ok(outcome) => {
-                let code = code(&outcome.end);
-                (result(outcome, code), code)
+                let code = match &judged {
+                    Some(judged) if !judged.met => ExitCode::ContractNotMet.into(),
+                    _ => code(&outcome.end),
+                };
+                let mut result = result(outcome, code);
+                if let Some(judged) = &judged {
+                    result["contract"] = json!(judged);
+                }
+                (result, code)
             }
             Err(error) => {
                 let code = ExitCode::Invigil.into();
@@ -263,33 +253,6 @@ impl Run {
                 Err(error) => ui::warning(&error.to_string()),
             },
         }
-    }
-
-    /// The rules of the run, if it has some, and the user's own file, to which rules can be added.
-    fn rules(&self, workspace: &Path) -> Result<Option<(Rules, UserPolicy)>, CliError> {
-        let named = !self.policy.is_empty() || self.profile.is_some();
-        let mode = match self.mode {
-            Some(mode) => mode.into(),
-            None if named => Mode::Guard,
-            None => Mode::Observe,
-        };
-        let base = match (mode, &self.profile) {
-            (Mode::Observe, _) if named => return Err(CliError::ObserveWithPolicy),
-            (Mode::Observe, _) => return Ok(None),
-            (_, Some(profile)) => Some(profile.as_str()),
-            (_, None) if named => None,
-            (Mode::Guard, None) => Some("coding"),
-            (Mode::Strict, None) => Some("strict"),
-        };
-        let places = places(workspace);
-        let sources = gather(base, &self.policy, &places)?;
-        let own = users_own(&places);
-        let stack = (sources.clone(), places.clone());
-        let user = UserPolicy::with_stack(own.clone(), move |text| {
-            let sources = with_own(&stack.0, &own, text);
-            Policy::load(&sources, &stack.1).map_err(|error| error.to_string())
-        });
-        Ok(Some((Rules::load(mode, sources, places)?, user)))
     }
 
     fn spec(&self) -> RunSpec {
@@ -365,7 +328,7 @@ const TWICE: Duration = Duration::from_secs(2);
 /// From here on a signal is the run's business. What is typed at a terminal goes to its whole foreground group, so that
 /// is not passed on a second time; a second SIGINT soon after the first kills. A terminal that is closed tells only the
 /// leader of its session, which may be us, and everybody in the run shall know.
-fn pass_on_signals(control: Control) -> Result<(), CliError> {
+fn pass_on_signals(control: Control, cancel: Cancel) -> Result<(), CliError> {
     // SIGXFSZ has a handler only so that a file that is too large is an error and not our death.
     let all = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGXFSZ];
     let mut signals = SignalsInfo::<WithOrigin>::new(all).map_err(CliError::Signals)?;
@@ -373,6 +336,11 @@ fn pass_on_signals(control: Control) -> Result<(), CliError> {
         let mut interrupted: Option<Instant> = None;
         for origin in signals.forever() {
             let from_terminal = origin.process.is_none();
+            // The command is over, or has not begun: what goes on are checks.
+            if [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&origin.signal) && !control.is_running()
+            {
+                cancel.cancel();
+            }
             match origin.signal {
                 SIGXFSZ => {}
                 SIGINT if interrupted.is_some_and(|at| at.elapsed() < TWICE) => control.kill(),

@@ -7,13 +7,17 @@
 )]
 
 mod approvals;
+mod contract;
+mod derive;
 mod evidence;
 mod guard;
 mod hosts;
 mod observe;
 mod policy;
 mod protect;
+mod repos;
 mod run;
+mod task;
 mod telemetry;
 mod terminal;
 mod views;

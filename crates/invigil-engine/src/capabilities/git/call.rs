@@ -62,7 +62,7 @@ const REFUSED: [(&str, &str); 5] = [
 
 /// git in one directory.
 #[derive(Debug, Clone)]
-pub(super) struct Caller {
+pub(crate) struct Caller {
     dir: PathBuf,
     /// It does not look for a repository above this.
     ceiling: PathBuf,
@@ -72,21 +72,21 @@ pub(super) struct Caller {
 
 /// What git printed.
 #[derive(Debug)]
-pub(super) struct Printed {
-    pub(super) stdout: Vec<u8>,
-    pub(super) stderr: String,
-    pub(super) code: Option<i32>,
-    pub(super) truncated: bool,
+pub(crate) struct Printed {
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+    pub(crate) code: Option<i32>,
+    pub(crate) truncated: bool,
 }
 
 impl Printed {
     /// What was printed, without the end of the line.
-    pub(super) fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         String::from_utf8_lossy(&self.stdout).trim_end().to_owned()
     }
 
     /// The parts of what was printed with `-z`.
-    pub(super) fn parts(&self) -> Vec<&[u8]> {
+    pub(crate) fn parts(&self) -> Vec<&[u8]> {
         let parts = self.stdout.strip_suffix(b"\0").unwrap_or(&self.stdout);
         if parts.is_empty() {
             return Vec::new();
@@ -97,7 +97,7 @@ impl Printed {
 
 impl Caller {
     /// In this directory, below this root.
-    pub(super) fn new(dir: &Path, root: &Path) -> Self {
+    pub(crate) fn new(dir: &Path, root: &Path) -> Self {
         let settings = SETTINGS
             .iter()
             .map(|(key, value)| (key.into(), value.into()));
@@ -110,20 +110,20 @@ impl Caller {
     }
 
     /// With a variable set.
-    pub(super) fn with(&self, name: &'static str, value: impl AsRef<OsStr>) -> Self {
+    pub(crate) fn with(&self, name: &'static str, value: impl AsRef<OsStr>) -> Self {
         let mut caller = self.clone();
         caller.variables.push((name, value.as_ref().to_owned()));
         caller
     }
 
     /// Says that the owner of the repository may be somebody else: that it is below an allowed root is the consent.
-    pub(super) fn trust(&mut self, repository: &Path) {
+    pub(crate) fn trust(&mut self, repository: &Path) {
         let key = "safe.directory".into();
         self.settings.push((key, repository.into()));
     }
 
     /// Puts something harmless in the place of the programs that a repository names.
-    pub(super) fn disarm(&mut self) -> Result<(), Failure> {
+    pub(crate) fn disarm(&mut self) -> Result<(), Failure> {
         let listed = self.call(&["config", "--list", "--name-only", "-z"])?;
         for key in listed.parts() {
             let known = key.to_ascii_lowercase();
@@ -157,12 +157,12 @@ impl Caller {
     }
 
     /// Runs git; anything but success is a failure with what it said.
-    pub(super) fn call<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<Printed, Failure> {
+    pub(crate) fn call<A: AsRef<OsStr>>(&self, args: &[A]) -> Result<Printed, Failure> {
         self.call_with(args, b"")
     }
 
     /// As [`Caller::call`], with something to read.
-    pub(super) fn call_with<A: AsRef<OsStr>>(
+    pub(crate) fn call_with<A: AsRef<OsStr>>(
         &self,
         args: &[A],
         stdin: &[u8],
@@ -180,7 +180,7 @@ impl Caller {
     }
 
     /// Runs git; how it ended is the caller's business.
-    pub(super) fn try_call<A: AsRef<OsStr>>(
+    pub(crate) fn try_call<A: AsRef<OsStr>>(
         &self,
         args: &[A],
         stdin: &[u8],

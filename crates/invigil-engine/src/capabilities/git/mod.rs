@@ -5,7 +5,7 @@
 //! references, the index, and the work tree that follows a reference: these are announced and changed by compare and
 //! swap, and undo does the same in the other direction.
 
-mod call;
+pub(crate) mod call;
 mod clone;
 mod look;
 mod repository;

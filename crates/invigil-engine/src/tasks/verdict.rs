@@ -1,0 +1,146 @@
+//! What is said of a task: to the agent when checks are red, and to the person in a sentence or two.
+
+use invigil_schema::{CheckResult, Contract, OsText, TaskRan};
+
+use crate::contracts::{CANNOT_RUN, all_green};
+
+/// What the agent is told of red checks: only what fails.
+pub(super) fn repair(intent: &str, contract: &Contract, checks: &[CheckResult]) -> String {
+    let red: String = contract
+        .checks
+        .iter()
+        .zip(checks)
+        .filter(|(_, result)| !result.passed)
+        .map(|(check, result)| {
+            format!(
+                "\n## {}: `{}`\n{}\n{}\n",
+                result.name,
+                check.command.trim(),
+                how(result),
+                result.tail.trim_end()
+            )
+        })
+        .collect();
+    format!(
+        "{}\n\nYour work so far was checked, and these checks fail. Repair it; do not change the checks.\n{red}",
+        intent.trim()
+    )
+}
+
+/// What the agent is told when a person wants something else.
+pub(super) fn sent_back(intent: &str, text: &str) -> String {
+    format!(
+        "{}\n\nYour work so far was looked at, and this is wanted instead:\n{}\n",
+        intent.trim(),
+        text.trim()
+    )
+}
+
+/// Why a check is red.
+fn how(result: &CheckResult) -> String {
+    match result.exit_code {
+        _ if result.timed_out => "its time was up".to_owned(),
+        Some(0) => "it exits with 0, but the expected text is not in its output".to_owned(),
+        Some(code) => format!("it exits with {code}"),
+        None if result.tail.starts_with(CANNOT_RUN) => "it could not be run".to_owned(),
+        None => "it was ended by a signal".to_owned(),
+    }
+}
+
+/// What is known of a task's work.
+pub(super) struct Account<'a> {
+    pub(super) runs: &'a [TaskRan],
+    pub(super) baseline: &'a [CheckResult],
+    pub(super) checks: &'a [CheckResult],
+    pub(super) edited: &'a [OsText],
+}
+
+impl Account<'_> {
+    /// The checks are red.
+    pub(super) fn red(&self) -> String {
+        let red: Vec<&CheckResult> = self.checks.iter().filter(|check| !check.passed).collect();
+        let agent = match self.runs.last() {
+            Some(TaskRan { why: Some(why), .. }) => format!("The agent was stopped ({why}), and"),
+            Some(ran) if ran.exit_code == Some(0) => {
+                "The agent says that it is done, but".to_owned()
+            }
+            Some(TaskRan {
+                exit_code: Some(code),
+                ..
+            }) => format!("The agent gave up with exit {code}, and"),
+            _ => "The agent has ended, but".to_owned(),
+        };
+        let names: Vec<String> = red
+            .iter()
+            .take(3)
+            .map(|check| format!("{} ({})", check.name, how(check)))
+            .collect();
+        let fail = match red.len() {
+            1 => "fails",
+            _ => "fail",
+        };
+        let (some, all) = (red.len(), self.checks.len());
+        self.with_more(format!(
+            "{agent} {some} of {all} checks {fail}: {}.",
+            names.join(", ")
+        ))
+    }
+
+    /// The checks are green, and something was changed.
+    pub(super) fn green(&self) -> String {
+        let all = self.checks.len();
+        let turned = self
+            .baseline
+            .iter()
+            .zip(self.checks)
+            .filter(|(before, after)| !before.passed && after.passed)
+            .count();
+        let first = match all_green(self.baseline) {
+            true => format!("All {all} checks pass, as they did before: that proves nothing."),
+            false => format!("All {all} checks pass; {turned} of them failed before."),
+        };
+        self.with_more(first)
+    }
+
+    /// The checks are green, and nothing was changed.
+    pub(super) fn unchanged(&self) -> String {
+        let all = self.checks.len();
+        self.with_more(format!(
+            "All {all} checks pass, and the agent has changed nothing."
+        ))
+    }
+
+    /// What a person must know besides.
+    fn with_more(&self, mut text: String) -> String {
+        if !self.edited.is_empty() {
+            let names: Vec<_> = self
+                .edited
+                .iter()
+                .take(5)
+                .map(OsText::to_string_lossy)
+                .collect();
+            text += &format!(
+                " But the agent changed what the checks depend on: {}.",
+                names.join(", ")
+            );
+        }
+        let refused: Vec<_> = self.runs.iter().flat_map(|ran| &ran.refused).collect();
+        if let Some(last) = refused.last() {
+            let times = match refused.len() {
+                1 => "once".to_owned(),
+                many => format!("{many} times"),
+            };
+            let (target, rule) = (last.target.to_string_lossy(), &last.rule);
+            text += &format!(" The policy refused something {times}: {target}, by {rule}.");
+        }
+        let left: u64 = self.runs.iter().map(|ran| ran.left_running).sum();
+        if left > 0 {
+            let processes = match left {
+                1 => "A process that it left running was".to_owned(),
+                many => format!("{many} processes that it left running were"),
+            };
+            text += &format!(" {processes} killed.");
+        }
+        text
+    }
+}
