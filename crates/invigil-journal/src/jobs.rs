@@ -494,7 +494,7 @@ fn session(row: &Row<'_>) -> rusqlite::Result<SessionRow> {
 /// A text that means something; an error that counts as damage if it does not.
 fn text<T>(
     row: &Row<'_>,
-    column: impl rusqlite::RowIndex + Copy,
+    column: impl rusqlite::RowIndex,
     parse: impl FnOnce(&str) -> Option<T>,
 ) -> rusqlite::Result<T> {
     let text: String = row.get(column)?;

@@ -294,21 +294,41 @@ fn git_reads_and_writes_with_real_hashes() {
         let moved = world.exec(0, "git", checkout);
         assert_eq!(data(&moved)["branch"], "side");
         assert_eq!(world.read("r/a.txt"), "one\n");
-        let clone = json!({ "operation": "clone", "url": world.work().join("r"), "path": "copy" });
-        world.dry("git", clone.clone());
-        world.exec(0, "git", clone);
-        assert_eq!(git(&world, "copy", &["rev-parse", "HEAD"]), first);
-        let pull =
-            json!({ "operation": "pull", "path": "copy", "remote": "origin", "name": "main" });
-        world.dry("git", pull.clone());
-        world.exec(0, "git", pull);
-        assert_eq!(git(&world, "copy", &["rev-parse", "HEAD"]), second);
-        let revert = json!({ "operation": "revert", "path": "copy", "ref": second, "author": "B <b@example.com>" });
-        world.dry("git", revert.clone());
-        world.exec(0, "git", revert);
-        assert_eq!(world.read("copy/a.txt"), "one\n");
         world.is_well();
     }
+}
+
+#[test]
+fn git_copies_and_follows() {
+    let world = World::ordinary();
+    repository(&world, "r");
+    let first = git(&world, "r", &["rev-parse", "HEAD"]);
+    let words = [
+        "-c",
+        "user.name=A",
+        "-c",
+        "user.email=a@b",
+        "commit",
+        "--quiet",
+        "-am",
+        "second",
+    ];
+    let clone = json!({ "operation": "clone", "url": world.work().join("r"), "path": "copy" });
+    world.dry("git", clone.clone());
+    world.exec(0, "git", clone);
+    assert_eq!(git(&world, "copy", &["rev-parse", "HEAD"]), first);
+    world.write("r/a.txt", "and two\n");
+    git(&world, "r", &words);
+    let second = git(&world, "r", &["rev-parse", "HEAD"]);
+    let pull = json!({ "operation": "pull", "path": "copy", "remote": "origin", "name": "main" });
+    world.dry("git", pull.clone());
+    world.exec(0, "git", pull);
+    assert_eq!(git(&world, "copy", &["rev-parse", "HEAD"]), second);
+    let revert = json!({ "operation": "revert", "path": "copy", "ref": second, "author": "B <b@example.com>" });
+    world.dry("git", revert.clone());
+    world.exec(0, "git", revert);
+    assert_eq!(world.read("copy/a.txt"), "one\n");
+    world.is_well();
 }
 
 #[test]
