@@ -12,7 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use invigil_journal::Blobs;
 use invigil_policy::Narrow;
-use invigil_schema::{Digest, RunFinished, SpawnFailure, StopReason};
+use invigil_schema::{Digest, JobId, RunFinished, SpawnFailure, StopReason};
 use serde_json::{Map, Value, json};
 
 use super::seen::Seen;
@@ -263,11 +263,21 @@ impl io::Read for Tee {
 }
 
 /// A directory that is gone with its job.
-struct Temporary(PathBuf);
+pub(super) struct Temporary(PathBuf);
 
 impl Temporary {
+    fn path(tmp: &Path, name: &str) -> PathBuf {
+        tmp.join(format!("invigil-{name}"))
+    }
+
+    /// Removes that of a job whose process is gone.
+    pub(super) fn forget(tmp: &Path, job_id: &JobId) {
+        // Nothing, if the job had none.
+        drop(fs::remove_dir_all(Temporary::path(tmp, job_id.as_str())));
+    }
+
     fn new(tmp: &Path, name: &str) -> io::Result<Temporary> {
-        let path = tmp.join(format!("invigil-{name}"));
+        let path = Temporary::path(tmp, name);
         DirBuilder::new().mode(0o700).create(&path)?;
         Ok(Temporary(path))
     }

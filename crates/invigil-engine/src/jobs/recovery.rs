@@ -3,20 +3,23 @@
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use invigil_journal::{Clock, JobFilter, JobState, Jobs, RunRef, Store};
 use invigil_schema::{Event, JobEnd, JobFailed, JobId, Origin, OsText};
 
+use super::command::Temporary;
 use super::undo::event;
 use super::{ExecError, owner, sweep};
 
-/// Gives each job without an end, and without a living owner, exactly one. The jobs that got it, oldest first.
+/// Gives each job without an end, and without a living owner, exactly one. The jobs that got it, oldest first. `tmp` is
+/// where temporary directories are.
 pub fn recover(
     store: &Store,
     clock: Arc<dyn Clock>,
     writer: &str,
+    tmp: &Path,
 ) -> Result<Vec<JobId>, ExecError> {
     if store.jobs_so_far().is_none() {
         return Ok(Vec::new());
@@ -63,6 +66,7 @@ pub fn recover(
         };
         journal.append(Origin::Runtime, &failed.into())?.durable()?;
         tidy(&jobs, &run, job.seq, &job.job_id)?;
+        Temporary::forget(tmp, &job.job_id);
         recovered.push(job.job_id);
     }
     jobs.refresh()?;

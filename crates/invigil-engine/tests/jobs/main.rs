@@ -485,9 +485,12 @@ fn the_dead_are_found_and_the_living_left_alone() {
         dead.kill().unwrap();
         dead.wait().unwrap();
         let clock = std::sync::Arc::new(invigil_journal::SystemClock);
-        let recovered = invigil_engine::recover(&bench.store(), clock.clone(), "test").unwrap();
+        let recovered =
+            invigil_engine::recover(&bench.store(), clock.clone(), "test", bench.folder.path())
+                .unwrap();
         assert_eq!(recovered.len(), 1);
-        let again = invigil_engine::recover(&bench.store(), clock, "test").unwrap();
+        let again =
+            invigil_engine::recover(&bench.store(), clock, "test", bench.folder.path()).unwrap();
         assert_eq!(again, []);
         let failed: Vec<_> = bench
             .events()

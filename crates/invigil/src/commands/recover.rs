@@ -24,7 +24,7 @@ pub(crate) struct Recover {
 
 impl Recover {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
-        let recovered = recover(store, Arc::new(SystemClock), WRITER)?;
+        let recovered = recover(store, Arc::new(SystemClock), WRITER, &std::env::temp_dir())?;
         let tasks = tasks(store)?.recover()?;
         if self.json {
             let mut out = std::io::stdout().lock();

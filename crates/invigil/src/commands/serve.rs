@@ -75,7 +75,7 @@ impl Serve {
             .with_writer(std::io::stderr)
             .init();
         // Jobs that an earlier daemon has left without an end get it now.
-        recover(store, Arc::new(SystemClock), WRITER)?;
+        recover(store, Arc::new(SystemClock), WRITER, &std::env::temp_dir())?;
         let workspace = std::env::current_dir().map_err(CliError::NoCwd)?;
         let places = policies::places(&workspace);
         let config = Config {
