@@ -163,8 +163,7 @@ fn what_was_under_way_at_a_kill_is_interrupted_and_never_sent_again() {
     let proposal =
         host.proposal(json!([{ "id": "a", "tool": "silent", "parameters": { "n": 1 } }]));
     host.client.request("proposal.submit", &proposal).unwrap();
-    host.listen(Duration::from_millis(200));
-    assert_eq!(host.calls("tools.execute"), 1);
+    host.until(|host| host.calls("tools.execute") == 1);
     daemon.kill();
     let daemon = world.serve(&[]);
     let mut host = daemon.host(Some("a"));
