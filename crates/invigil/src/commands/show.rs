@@ -82,7 +82,8 @@ impl Show {
         if self.denials {
             view::denials(&mut out, &summary)?;
         }
-        if !(self.processes || self.files || self.network || self.denials) {
+        if !(self.processes || self.files || self.network || self.denials) && !led(&mut out, &run)?
+        {
             view::print(&mut out, &run, &summary)?;
         }
         Ok(0)
@@ -133,6 +134,26 @@ impl Show {
             thread::sleep(PAUSE);
         }
     }
+}
+
+/// A run that a client of the daemon led is what it wanted, its turns and its end. Whether it is one.
+fn led(out: &mut impl Write, run: &RunRef) -> Result<bool, CliError> {
+    let Some(mut reader) = run.read(0)? else {
+        return Ok(false);
+    };
+    let mut led = false;
+    while let Some(record) = reader.next().map_err(|error| run.error(error))? {
+        match record.envelope()?.kind.as_ref() {
+            "session_started" => led = true,
+            "turn" | "tool_asked" | "tool_answered" | "session_ended" => {}
+            // It may follow a torn start.
+            "journal_opened" | "journal_recovered" | "action_started" => continue,
+            _ if led => continue,
+            _ => return Ok(false),
+        }
+        print(out, record)?;
+    }
+    Ok(led)
 }
 
 fn print(out: &mut impl Write, record: Record<'_>) -> Result<(), CliError> {

@@ -173,7 +173,7 @@ fn a_client_that_reads_nothing_holds_up_nobody() {
         host.submit(json!([{ "id": "a", "tool": "t" }]));
     }
     let took = begun.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert!(took < Duration::from_secs(15), "{took:?}");
     let (after, _) = usage(&daemon);
     // The outbox, and what is on its way: not two hundred answers.
     assert!(after < before + 100_000, "{before} KiB, then {after} KiB");
@@ -270,11 +270,11 @@ fn too_many_requests_at_once_are_refused() {
         let params = json!({ "proposal": { "id": format!("q{n}"), "actions": actions } });
         host.client.request("proposal.submit", &params).unwrap();
     }
-    host.listen(Duration::from_millis(500));
-    assert_eq!(host.calls("tools.execute"), 128);
-    let refused = host
-        .seen
-        .iter()
-        .filter(|message| message["error"]["data"]["limit"] == "requests");
-    assert_eq!(refused.count(), 12);
+    let refused = |host: &Host| {
+        let refused = host.seen.iter();
+        let refused = refused.filter(|message| message["error"]["data"]["limit"] == "requests");
+        refused.count()
+    };
+    host.until(|host| host.calls("tools.execute") + refused(host) == 140);
+    assert_eq!((host.calls("tools.execute"), refused(&host)), (128, 12));
 }

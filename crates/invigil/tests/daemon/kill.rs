@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -17,9 +17,16 @@ const CLIENTS: usize = 8;
 type Acknowledged = Arc<Mutex<HashMap<String, (u64, bool)>>>;
 
 /// Works until the daemon is gone; how that was told.
-fn work(daemon: &Daemon<'_>, agent: &str, done: &Acknowledged, killed: &AtomicBool) -> ClientError {
+fn work(
+    daemon: &Daemon<'_>,
+    agent: &str,
+    done: &Acknowledged,
+    killed: &AtomicBool,
+    ready: &Barrier,
+) -> ClientError {
     let mut host = daemon.host(Some(agent));
     host.tool("t", |_| Reply::With(json!("x")));
+    ready.wait();
     let mut round = 0;
     let mut once = || -> Result<(), ClientError> {
         let run = host.call("runs.start", json!({ "intent": "load" }))?;
@@ -110,15 +117,19 @@ fn a_kill_under_load_loses_nothing_that_was_acknowledged() {
     for round in 0..kills {
         let done: Acknowledged = Arc::default();
         let killed = AtomicBool::new(false);
+        let ready = Barrier::new(CLIENTS + 1);
         seed ^= seed << 13;
         seed ^= seed >> 7;
         seed ^= seed << 17;
         let pause = Duration::from_millis(20 + seed % 280);
         thread::scope(|scope| {
-            let (daemon, done, killed) = (&daemon, &done, &killed);
+            let (daemon, done, killed, ready) = (&daemon, &done, &killed, &ready);
             let workers: Vec<_> = (0..CLIENTS)
-                .map(|n| scope.spawn(move || work(daemon, &format!("agent{n}"), done, killed)))
+                .map(|n| {
+                    scope.spawn(move || work(daemon, &format!("agent{n}"), done, killed, ready))
+                })
                 .collect();
+            ready.wait();
             thread::sleep(pause);
             killed.store(true, Ordering::SeqCst);
             let pid = rustix::process::Pid::from_child(&daemon.child);
@@ -163,8 +174,7 @@ fn what_was_under_way_at_a_kill_is_interrupted_and_never_sent_again() {
     let proposal =
         host.proposal(json!([{ "id": "a", "tool": "silent", "parameters": { "n": 1 } }]));
     host.client.request("proposal.submit", &proposal).unwrap();
-    host.listen(Duration::from_millis(200));
-    assert_eq!(host.calls("tools.execute"), 1);
+    host.until(|host| host.calls("tools.execute") == 1);
     daemon.kill();
     let daemon = world.serve(&[]);
     let mut host = daemon.host(Some("a"));

@@ -311,6 +311,12 @@ fn people_talk_to_it_with_rpc() {
             shown.contains("from a shell for me") && shown.contains("incomplete"),
             "{shown}"
         );
+        let shown = world
+            .command(&["show", run["run_id"].as_str().unwrap()])
+            .output()
+            .unwrap();
+        let shown = String::from_utf8(shown.stdout).unwrap();
+        assert_eq!(shown.lines().count(), 2, "its start and its end: {shown}");
     }
     let world = World::new();
     let none = world.command(&["rpc", "runs.list"]).output().unwrap();

@@ -476,16 +476,11 @@ fn a_proposal_can_be_cancelled() {
     host.tool("silent", |_| Reply::Never);
     let proposal = host.proposal(json!([{ "id": "a", "tool": "silent" }, { "id": "b", "tool": "echo", "depends_on": ["a"] }]));
     let id = host.client.request("proposal.submit", &proposal).unwrap();
-    host.listen(Duration::from_millis(100));
+    host.until(|host| host.calls("tools.execute") == 1);
     let twice = host.refused("proposal.submit", proposal);
     assert_eq!(twice.code, -32008);
     host.ok("proposal.cancel", json!({ "proposal_id": "p1" }));
-    host.listen(Duration::from_millis(100));
-    let answer = host
-        .seen
-        .iter()
-        .find(|message| message["id"] == id)
-        .unwrap();
+    let answer = host.answer(id);
     assert_eq!(
         statuses(answer["result"]["results"].as_array().unwrap()),
         ["cancelled", "cancelled"]

@@ -247,7 +247,7 @@ fn a_cancelled_run_stops_what_is_under_way() {
         { "id": "b", "tool": "slow", "depends_on": ["a"] },
     ]));
     let submitted = host.client.request("proposal.submit", &proposal).unwrap();
-    host.listen(Duration::from_millis(200));
+    host.until(|host| host.calls("tools.execute") == 1);
     let busy = host.refused(
         "runs.complete",
         json!({ "run_id": run, "outcome": { "status": "done" } }),
@@ -258,12 +258,7 @@ fn a_cancelled_run_stops_what_is_under_way() {
         answer,
         json!({ "run_id": run, "ok": true, "stopped": ["p1"], "unconfirmed": [] })
     );
-    host.listen(Duration::from_millis(100));
-    let result = host
-        .seen
-        .iter()
-        .find(|message| message["id"] == submitted)
-        .unwrap();
+    let result = host.answer(submitted);
     let statuses: Vec<_> = result["result"]["results"]
         .as_array()
         .unwrap()
@@ -271,7 +266,7 @@ fn a_cancelled_run_stops_what_is_under_way() {
         .map(|r| &r["status"])
         .collect();
     assert_eq!(statuses, ["cancelled", "cancelled"]);
-    assert_eq!(host.calls("tools.cancel"), 1);
+    host.until(|host| host.calls("tools.cancel") == 1);
     assert_eq!(host.turns(&run).len(), 2);
     assert_eq!(
         host.records(&run, "ended")[0]["termination"],
@@ -332,11 +327,17 @@ fn retention_takes_what_is_over_and_nothing_else() {
         other.complete(&run);
     }
     daemon.wait_for("runs_open", |open| open == 1);
-    thread::sleep(Duration::from_millis(300));
-    let left = host.ok("runs.list", json!({}))["runs"]
-        .as_array()
-        .unwrap()
-        .len();
+    let mut left = 0;
+    for _ in 0..100 {
+        left = host.ok("runs.list", json!({}))["runs"]
+            .as_array()
+            .unwrap()
+            .len();
+        if left == 3 {
+            break;
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
     assert_eq!(left, 3, "two that are over, and the open one");
     assert_eq!(host.turns(&open), Vec::<Value>::new());
     let listed = world.command(&["runs", "--json"]).output().unwrap();

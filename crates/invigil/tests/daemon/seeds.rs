@@ -137,9 +137,9 @@ fn a_tool_that_is_too_slow_times_out() {
     let begun = std::time::Instant::now();
     let results = host.submit(json!([{ "id": "a", "tool": "drive_cli", "timeout_ms": 200 }]));
     let took = begun.elapsed().as_millis();
-    assert!((200..2000).contains(&took), "{took}");
+    assert!((200..10_000).contains(&took), "{took}");
     assert_eq!(results[0]["status"], "timed_out");
-    assert_eq!(host.calls("tools.cancel"), 1);
+    host.until(|host| host.calls("tools.cancel") == 1);
     let turns = host.turns(&run);
     assert_eq!(turns[0]["cli_outcome"], json!({ "kind": "timeout" }));
 }

@@ -132,7 +132,8 @@ fn a_subscription_can_be_ended_and_replaced() {
         json!({ "run_id": run, "from": first["cursor"] }),
     );
     host.ok("runs.record_turns", batch(&run, 3, "x"));
-    host.listen(Duration::from_millis(300));
+    host.until(|host| host.calls("runs.trace.event") >= 3);
+    host.listen(Duration::from_millis(200));
     assert_eq!(host.calls("runs.trace.event"), 3, "once, not twice");
     host.ok("runs.unsubscribe", json!({ "run_id": run }));
     host.ok("runs.record_turns", batch(&run, 3, "x"));

@@ -349,6 +349,25 @@ impl Host {
             .count()
     }
 
+    /// Serves callbacks until something is so.
+    #[track_caller]
+    pub(crate) fn until(&mut self, wanted: impl Fn(&Host) -> bool) {
+        let until = Instant::now() + PATIENCE;
+        while !wanted(self) {
+            assert!(Instant::now() < until, "{:?}", self.seen);
+            self.listen(Duration::from_millis(20));
+        }
+    }
+
+    /// The answer to a request that was sent.
+    #[track_caller]
+    pub(crate) fn answer(&mut self, id: u64) -> Value {
+        let answers = |host: &Host| host.seen.iter().position(|message| message["id"] == id);
+        self.until(|host| answers(host).is_some());
+        let at = answers(self).unwrap();
+        self.seen[at].clone()
+    }
+
     /// Serves callbacks for a while.
     pub(crate) fn listen(&mut self, time: Duration) {
         let until = Instant::now() + time;
