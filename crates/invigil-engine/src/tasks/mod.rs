@@ -250,7 +250,7 @@ impl Tasks {
         let made = Settings::of(spec)
             .write(open.directory())
             .map_err(in_directory(open.directory()))
-            .and_then(|()| repository.prepare(&worktree, &open.directory().join(OWN)));
+            .and_then(|()| repository.prepare(&worktree, &open.own()));
         if let Err(error) = made {
             let verdict = format!("The worktree could not be made: {error}");
             self.end(&open, &task_id, TaskState::Failed, verdict, None)?;
@@ -378,7 +378,7 @@ impl Tasks {
             return Err(TaskError::Digest { expected, given });
         }
         let worktree = path_of(&view.worktree);
-        let own = Own::new(&open.directory().join(OWN), &worktree, &view.base);
+        let own = Own::new(&open.own(), &worktree, &view.base);
         let patch = self.patch(&view)?;
         let digest = work::digest(&view.base, &proposed.commit, &patch);
         if digest != expected {
@@ -391,11 +391,8 @@ impl Tasks {
             let why = "the content of the worktree has changed since it was shown".to_owned();
             return Err(TaskError::Changed(why));
         }
-        let repository = Repository::at(&path_of(&view.repository))?;
-        let repository = Repository {
-            base: view.base.clone(),
-            ..repository
-        };
+        let mut repository = Repository::at(&path_of(&view.repository))?;
+        repository.base.clone_from(&view.base);
         let answered = TaskAnswered {
             approved: true,
             digest,
@@ -580,6 +577,12 @@ impl Open {
 
     fn directory(&self) -> &Path {
         self.journal_ref.directory()
+    }
+
+    /// Where Invigil's own repository of the task is, for a git that runs somewhere else.
+    fn own(&self) -> PathBuf {
+        let path = self.directory().join(OWN);
+        std::path::absolute(&path).unwrap_or(path)
     }
 
     /// On record, durably.

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::settings::Settings;
 use super::verdict::{self, Account};
 use super::worktree::{Content, Own, Repository};
-use super::{Attended, CANCEL, OWN, Open, TaskError, TaskView, Tasks, in_directory, path_of};
+use super::{Attended, CANCEL, Open, TaskError, TaskView, Tasks, in_directory, path_of};
 use crate::contracts::{Evaluation, all_green, edited_checks};
 use crate::control::Control;
 use crate::guard::Rules;
@@ -100,7 +100,7 @@ impl Tasks {
         sources.push(fence("the person's repository", &read, &keep));
         let rules = Rules::load(settings.mode, sources, settings.places(&real))?;
         Ok(Session {
-            own: Own::new(&directory.join(OWN), &worktree, &view.base),
+            own: Own::new(&open.own(), &worktree, &view.base),
             rules: Arc::new(rules),
             tasks: self,
             task_id,

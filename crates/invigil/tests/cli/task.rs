@@ -280,7 +280,7 @@ fn red_checks_go_back_with_what_fails() {
     let invigil = Invigil::new();
     let task = Task::new(&invigil, PYTHON, PYTHON_CONTRACT);
     let agent = format!(
-        "cat > told; if grep -q 'AssertionError: -1 != 5' told; then cp told $HOME/; {SOLVES}; fi; rm told"
+        "cat > told; if grep -q 'AssertionError: -1 != 5' told; then {SOLVES}; fi; rm told"
     );
     let mut args = task.args("t1", &agent);
     args.retain(|arg| *arg != "--max-rounds" && *arg != "0");
@@ -291,7 +291,6 @@ fn red_checks_go_back_with_what_fails() {
         (&"needs_approval".into(), &2.into())
     );
     assert!(err.contains("round 2: the agent works"), "{err}");
-    // The policy keeps the agent from the home; the words are in its run all the same.
     assert_eq!(view["runs"].as_array().unwrap().len(), 2);
     // A person may send it back, too.
     let (out, _) = invigil.expect(
