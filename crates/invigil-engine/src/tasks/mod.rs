@@ -412,6 +412,7 @@ impl Tasks {
     /// Ends a task: its processes are dead and its worktree is gone when this returns.
     pub fn cancel(&self, task_id: &TaskId) -> Result<TaskView, TaskError> {
         let until = Instant::now() + PATIENCE;
+        let mut asked = false;
         loop {
             match self.open(task_id, "it is over already", |view| !view.state.is_over()) {
                 Ok(open) => {
@@ -423,12 +424,11 @@ impl Tasks {
                 Err(TaskError::Busy(_)) if Instant::now() < until => {
                     let file = self.journal(task_id)?.directory().join(CANCEL);
                     fs::write(&file, "").map_err(in_directory(&file))?;
+                    asked = true;
                     std::thread::sleep(LOOK);
-                    let view = self.get(task_id.as_str())?;
-                    if view.state.is_over() {
-                        return Ok(view);
-                    }
                 }
+                // It has stopped, as it was asked to.
+                Err(TaskError::State { .. }) if asked => return self.get(task_id.as_str()),
                 Err(TaskError::Busy(task_id)) => return Err(TaskError::StillThere(task_id)),
                 Err(error) => return Err(error),
             }

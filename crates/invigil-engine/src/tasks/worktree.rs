@@ -85,7 +85,7 @@ impl Repository {
         Ok(notes)
     }
 
-    fn objects(&self) -> PathBuf {
+    pub(super) fn objects(&self) -> PathBuf {
         self.common.join("objects")
     }
 
