@@ -124,6 +124,9 @@ impl Repository {
             }
         }
         let git = git(worktree);
+        // It does not live long enough to be tidied up, least of all in the background.
+        git.call(&["config", "gc.auto", "0"])?;
+        git.call(&["config", "maintenance.auto", "false"])?;
         git.call(&["symbolic-ref", "HEAD", "refs/heads/work"])?;
         git.call(&["update-ref", "refs/heads/work", &self.base])?;
         git.call(&["reset", "--quiet", "--hard", &self.base])?;
