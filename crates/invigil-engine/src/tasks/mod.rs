@@ -459,7 +459,7 @@ impl Tasks {
         for journal in self.engine.store.tasks()? {
             views.extend(TaskView::read(&journal).ok().flatten());
         }
-        views.sort_by(|a, b| b.started_at.cmp(&a.started_at));
+        views.sort_by_key(|view| std::cmp::Reverse(view.started_at));
         Ok(views)
     }
 

@@ -143,6 +143,13 @@ impl Repository {
         self.git
             .call_with(&["unpack-objects", "-q", "--strict"], &pack.stdout)?;
         let reference = format!("refs/heads/{branch}");
+        let there = self
+            .git
+            .try_call(&["rev-parse", "--verify", "--quiet", &reference], b"")?;
+        if there.code == Some(0) && there.line() == commit {
+            // Whoever was about to say so died.
+            return Ok(());
+        }
         // Zeros: it must not be there yet.
         let nothing = "0".repeat(commit.len());
         self.git.call(&[
@@ -295,11 +302,10 @@ impl Own {
             let (status, path) = (pair[0], pair[1]);
             let at = self.worktree.join(OsStr::from_bytes(path));
             // What was not there is taken away, and what stands in the way of what was.
-            match fs::remove_file(&at) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(in_directory(&at)(error));
-                }
-                _ => {}
+            match fs::remove_file(&at).map_err(|error| (error.kind(), error)) {
+                // A folder in the way is removed by git.
+                Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::IsADirectory, _)) => {}
+                Err((_, error)) => return Err(in_directory(&at)(error)),
             }
             if status != b"A" {
                 list(&mut back, path);

@@ -13,6 +13,7 @@ use super::Invigil;
 use super::repos::{
     NODE, NODE_CONTRACT, PYTHON, PYTHON_CONTRACT, RUST, RUST_CONTRACT, has, make, put, sh,
 };
+use super::terminal::on_a_terminal;
 
 const SOLVES: &str = "sed -i 's/a - b/a + b/' calc/__init__.py";
 
@@ -533,4 +534,35 @@ fn a_derived_contract_is_confirmed_first() {
     assert_eq!(view["state"], "needs_approval", "{view}");
     task.approve(0, &view);
     task.clean("invigil/t1");
+}
+
+#[test]
+fn a_person_at_a_terminal_needs_one_key() {
+    for invigil in Invigil::everyone() {
+        let task = Task::new(&invigil, PYTHON, PYTHON_CONTRACT);
+        let start = |id: &str, keys: &str| {
+            let mut args = task.args(id, SOLVES);
+            args.retain(|arg| !["--contract", "contract.json", "--json"].contains(arg));
+            let model = format!("cat {}", invigil.at("contract.json"));
+            args.extend(["--derive", "--model-cmd", &model]);
+            on_a_terminal(&invigil, &args, keys)
+        };
+        let yes = "until(b'Agree?')\ntype(b'y')\nuntil(b'return a + b')\nuntil(b'[a]pprove')\n";
+        assert_eq!(
+            start("t1", &format!("{yes}type(b'a')\nuntil(b'merged')\nend()")),
+            0
+        );
+        task.clean("invigil/t1");
+        assert_eq!(start("t2", &format!("{yes}type(b'c')\nend()")), 130);
+        assert_eq!(start("t3", "until(b'Agree?')\ntype(b'n')\nend()"), 130);
+        task.clean("invigil/t1");
+        // Later, in another terminal.
+        assert_eq!(start("t4", &format!("{yes}type(b'x')\nend()")), 0);
+        let approve = ["task", "approve", "t4"];
+        assert_eq!(
+            on_a_terminal(&invigil, &approve, "until(b'[a]pprove')\ntype(b'a')\nend()"),
+            0
+        );
+        task.git("git rev-parse --verify invigil/t4");
+    }
 }
