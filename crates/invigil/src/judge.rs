@@ -8,7 +8,7 @@ use std::time::Duration;
 use invigil_engine::contracts::{Changed, Evaluation, all_green, edited_checks, parse, render};
 use invigil_engine::{Cancel, Engine, RunOutcome, RunSpec};
 use invigil_journal::{Index, Options};
-use invigil_schema::{CheckResult, CheckStarted, Contract, Event, Origin, OsText, Stage, Tier};
+use invigil_schema::{CheckResult, CheckStarted, Contract, Event, Origin, OsText, Stage};
 use serde::Serialize;
 
 use crate::describe;
@@ -150,7 +150,8 @@ impl<'a> Judge<'a> {
         let (journal, _) = outcome.run.append(clock, Options::default())?;
         let redactor = invigil_engine::redactor().map_err(CliError::Random)?;
         for event in &heard {
-            journal.append(Origin::Runtime, &redactor.event(event))?;
+            let ticket = journal.append(Origin::Runtime, &redactor.event(event))?;
+            ticket.written()?;
         }
         journal.close()?;
         Index::note(&self.engine.store, &outcome.run)?;

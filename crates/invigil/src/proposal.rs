@@ -129,12 +129,11 @@ pub(crate) fn key(prompt: &str) -> Result<Option<char>, CliError> {
     raw.local_modes
         .remove(LocalModes::ICANON | LocalModes::ECHO);
     tcsetattr(&stdin, OptionalActions::Now, &raw).map_err(io::Error::from)?;
-    // Should it fail, something may be read that was typed too early; it is one of many keys.
-    drop(tcflush(&stdin, QueueSelector::IFlush));
+    tcflush(&stdin, QueueSelector::IFlush).map_err(io::Error::from)?;
     ui::say(format_args!("{BOLD}{prompt}{BOLD:#}"));
     let mut byte = [0];
     let read = stdin.lock().read(&mut byte);
-    drop(tcsetattr(&stdin, OptionalActions::Now, &before));
+    tcsetattr(&stdin, OptionalActions::Now, &before).map_err(io::Error::from)?;
     Ok(match read? {
         0 => None,
         _ => Some(char::from(byte[0]).to_ascii_lowercase()),

@@ -45,6 +45,10 @@ const RUNNERS: [&str; 20] = [
     ".gitlab-ci.yml",
     "rakefile",
 ];
+/// What runs scripts.
+const INTERPRETERS: [&str; 9] = [
+    "sh", "bash", "dash", "zsh", "python", "python3", "node", "ruby", "perl",
+];
 /// What an assertion looks like.
 const ASSERTIONS: [&str; 9] = [
     "assert",
@@ -71,22 +75,28 @@ pub fn edited_checks(contract: &Contract, changed: &[Changed]) -> Vec<OsText> {
         .collect()
 }
 
-/// Whether a command of the contract names the file, or a folder that it is in.
+/// Whether a command of the contract runs the file: as a program, or as a script.
 fn named(contract: &Contract, path: &str) -> bool {
-    let words = contract.checks.iter().flat_map(|check| {
-        check
-            .command
-            .split(|c: char| c.is_whitespace() || "'\"`();|&<>=,".contains(c))
-    });
-    words
-        .map(|word| word.trim_start_matches("./").trim_end_matches('/'))
-        .filter(|word| !word.is_empty() && *word != ".")
-        .any(|word| {
-            path == word
-                || path
-                    .strip_prefix(word)
-                    .is_some_and(|rest| rest.starts_with('/'))
-        })
+    let commands = contract
+        .checks
+        .iter()
+        .flat_map(|check| check.command.split([';', '|', '&', '\n', '(']));
+    commands.into_iter().any(|command| {
+        let words = command
+            .split_whitespace()
+            .map(|word| word.trim_matches(['\'', '"']));
+        let mut words =
+            words.skip_while(|word| word.contains('=') || *word == "!" || *word == "exec");
+        let first = words.next().unwrap_or_default();
+        let program = first.rsplit('/').next().unwrap_or_default();
+        let script = match INTERPRETERS.contains(&program) {
+            true => words
+                .find(|word| !word.starts_with('-'))
+                .unwrap_or_default(),
+            false => first,
+        };
+        script.trim_start_matches("./") == path
+    })
 }
 
 fn is_test(path: &str) -> bool {
@@ -121,7 +131,7 @@ mod tests {
     #[test]
     fn what_belongs_to_the_checks() {
         let contract = super::super::parse(
-            "checks = [{ name = \"a\", command = \"sh ./scripts/verify.sh && ls 'data/in'\" }]",
+            "checks = [{ name = \"a\", command = \"sh -e ./scripts/verify.sh && A=1 ./run && test -f src/main.rs\" }]",
         )
         .unwrap();
         let changed = |path: &str, removed: &[&str]| Changed {
@@ -131,7 +141,7 @@ mod tests {
         let belongs = |file: Changed| !edited_checks(&contract, &[file]).is_empty();
         for path in [
             "scripts/verify.sh",
-            "data/in/x",
+            "run",
             "tests/a.rs",
             "src/__tests__/x.js",
             "a/test_x.py",
@@ -148,7 +158,7 @@ mod tests {
             "src/lib.rs",
             "scripts/verify.sh.txt",
             "contest.py",
-            "data/input",
+            "src/main.rs",
             "latest.js",
         ] {
             assert!(!belongs(changed(path, &["let a = 1;"])), "{path}");

@@ -250,7 +250,7 @@ impl Tasks {
         let made = Settings::of(spec)
             .write(open.directory())
             .map_err(in_directory(open.directory()))
-            .and_then(|()| repository.prepare(&worktree, &open.directory().join(OWN)));
+            .and_then(|()| repository.prepare(&worktree, &open.own()));
         if let Err(error) = made {
             let verdict = format!("The worktree could not be made: {error}");
             self.end(&open, &task_id, TaskState::Failed, verdict, None)?;
@@ -378,7 +378,7 @@ impl Tasks {
             return Err(TaskError::Digest { expected, given });
         }
         let worktree = path_of(&view.worktree);
-        let own = Own::new(&open.directory().join(OWN), &worktree, &view.base);
+        let own = Own::new(&open.own(), &worktree, &view.base);
         let patch = self.patch(&view)?;
         let digest = work::digest(&view.base, &proposed.commit, &patch);
         if digest != expected {
@@ -412,6 +412,7 @@ impl Tasks {
     /// Ends a task: its processes are dead and its worktree is gone when this returns.
     pub fn cancel(&self, task_id: &TaskId) -> Result<TaskView, TaskError> {
         let until = Instant::now() + PATIENCE;
+        let mut asked = false;
         loop {
             match self.open(task_id, "it is over already", |view| !view.state.is_over()) {
                 Ok(open) => {
@@ -423,12 +424,11 @@ impl Tasks {
                 Err(TaskError::Busy(_)) if Instant::now() < until => {
                     let file = self.journal(task_id)?.directory().join(CANCEL);
                     fs::write(&file, "").map_err(in_directory(&file))?;
+                    asked = true;
                     std::thread::sleep(LOOK);
-                    let view = self.get(task_id.as_str())?;
-                    if view.state.is_over() {
-                        return Ok(view);
-                    }
                 }
+                // It has stopped, as it was asked to.
+                Err(TaskError::State { .. }) if asked => return self.get(task_id.as_str()),
                 Err(TaskError::Busy(task_id)) => return Err(TaskError::StillThere(task_id)),
                 Err(error) => return Err(error),
             }
@@ -459,7 +459,7 @@ impl Tasks {
         for journal in self.engine.store.tasks()? {
             views.extend(TaskView::read(&journal).ok().flatten());
         }
-        views.sort_by(|a, b| b.started_at.cmp(&a.started_at));
+        views.sort_by_key(|view| std::cmp::Reverse(view.started_at));
         Ok(views)
     }
 
@@ -577,6 +577,12 @@ impl Open {
 
     fn directory(&self) -> &Path {
         self.journal_ref.directory()
+    }
+
+    /// Where Invigil's own repository of the task is, for a git that runs somewhere else.
+    fn own(&self) -> PathBuf {
+        let path = self.directory().join(OWN);
+        std::path::absolute(&path).unwrap_or(path)
     }
 
     /// On record, durably.

@@ -124,14 +124,20 @@ impl Account<'_> {
                 names.join(", ")
             );
         }
-        let refused: Vec<_> = self.runs.iter().flat_map(|ran| &ran.refused).collect();
-        if let Some(last) = refused.last() {
-            let times = match refused.len() {
-                1 => "once".to_owned(),
-                many => format!("{many} times"),
+        let mut rules: Vec<String> = Vec::new();
+        for refused in self.runs.iter().flat_map(|ran| &ran.refused) {
+            let by = format!(", by {}", refused.rule);
+            if !rules.iter().any(|said| said.ends_with(&by)) {
+                rules.push(format!("{}{by}", refused.target.to_string_lossy()));
+            }
+        }
+        if !rules.is_empty() {
+            let more = match rules.len() {
+                0..=2 => String::new(),
+                many => format!("; and {} more", many - 2),
             };
-            let (target, rule) = (last.target.to_string_lossy(), &last.rule);
-            text += &format!(" The policy refused something {times}: {target}, by {rule}.");
+            rules.truncate(2);
+            text += &format!(" The policy refused this: {}{more}.", rules.join("; "));
         }
         let left: u64 = self.runs.iter().map(|ran| ran.left_running).sum();
         if left > 0 {

@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::settings::Settings;
 use super::verdict::{self, Account};
 use super::worktree::{Content, Own, Repository};
-use super::{Attended, CANCEL, OWN, Open, TaskError, TaskView, Tasks, in_directory, path_of};
+use super::{Attended, CANCEL, Open, TaskError, TaskView, Tasks, in_directory, path_of};
 use crate::contracts::{Evaluation, all_green, edited_checks};
 use crate::control::Control;
 use crate::guard::Rules;
@@ -29,6 +29,8 @@ use crate::spec::{Leftovers, RunSpec};
 const SHOWN: usize = 64;
 /// Between two looks for somebody who cancels.
 const LOOK: Duration = Duration::from_millis(100);
+/// How a change of times is called when it is refused.
+const TIMES: &str = "file.attributes";
 /// What is replaced by the intent in the agent's arguments.
 const INTENT: &str = "{intent}";
 
@@ -100,7 +102,7 @@ impl Tasks {
         sources.push(fence("the person's repository", &read, &keep));
         let rules = Rules::load(settings.mode, sources, settings.places(&real))?;
         Ok(Session {
-            own: Own::new(&directory.join(OWN), &worktree, &view.base),
+            own: Own::new(&open.own(), &worktree, &view.base),
             rules: Arc::new(rules),
             tasks: self,
             task_id,
@@ -109,6 +111,7 @@ impl Tasks {
             settings,
             contract,
             worktree: real,
+            objects: repository.objects(),
             view,
         })
     }
@@ -124,6 +127,8 @@ struct Session<'a, 'b> {
     contract: Contract,
     rules: Arc<Rules>,
     worktree: PathBuf,
+    /// The person's objects, which the agent's repository borrows.
+    objects: PathBuf,
     own: Own,
     view: TaskView,
 }
@@ -309,7 +314,7 @@ impl Session<'_, '_> {
                 };
             }
         }
-        look(&outcome, &mut ran);
+        look(&outcome, &self.objects, &mut ran);
         Ok(ran)
     }
 
@@ -360,7 +365,7 @@ impl Session<'_, '_> {
 }
 
 /// What was seen of the agent's work, in short.
-fn look(outcome: &RunOutcome, ran: &mut TaskRan) {
+fn look(outcome: &RunOutcome, borrowed: &Path, ran: &mut TaskRan) {
     let Ok(Some(mut reader)) = outcome.run.read(0) else {
         return;
     };
@@ -381,11 +386,19 @@ fn look(outcome: &RunOutcome, ran: &mut TaskRan) {
             Event::ProcessExited(exited) if over && exited.signal == Some(9) => {
                 ran.left_running += 1;
             }
+            // git marks objects that it finds as used, and does without if it may not.
+            Event::AccessDenied(denied)
+                if path_of(&denied.target).starts_with(borrowed) && denied.what == TIMES => {}
             Event::AccessDenied(denied) if ran.refused.len() < SHOWN => {
-                ran.refused.push(Refused {
+                // Each question has its own number; what was refused is the same.
+                let rule = denied.rule.split(" (question ").next().unwrap_or_default();
+                let refused = Refused {
                     target: denied.target,
-                    rule: denied.rule,
-                });
+                    rule: rule.to_owned(),
+                };
+                if !ran.refused.contains(&refused) {
+                    ran.refused.push(refused);
+                }
             }
             Event::NetOp(op)
                 if op.op == NetOpKind::Connect && !matches!(op.result, CallResult::Unknown) =>

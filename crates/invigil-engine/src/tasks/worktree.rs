@@ -85,7 +85,7 @@ impl Repository {
         Ok(notes)
     }
 
-    fn objects(&self) -> PathBuf {
+    pub(super) fn objects(&self) -> PathBuf {
         self.common.join("objects")
     }
 
@@ -124,6 +124,9 @@ impl Repository {
             }
         }
         let git = git(worktree);
+        // It does not live long enough to be tidied up, least of all in the background.
+        git.call(&["config", "gc.auto", "0"])?;
+        git.call(&["config", "maintenance.auto", "false"])?;
         git.call(&["symbolic-ref", "HEAD", "refs/heads/work"])?;
         git.call(&["update-ref", "refs/heads/work", &self.base])?;
         git.call(&["reset", "--quiet", "--hard", &self.base])?;
@@ -140,6 +143,13 @@ impl Repository {
         self.git
             .call_with(&["unpack-objects", "-q", "--strict"], &pack.stdout)?;
         let reference = format!("refs/heads/{branch}");
+        let there = self
+            .git
+            .try_call(&["rev-parse", "--verify", "--quiet", &reference], b"")?;
+        if there.code == Some(0) && there.line() == commit {
+            // Whoever was about to say so died.
+            return Ok(());
+        }
         // Zeros: it must not be there yet.
         let nothing = "0".repeat(commit.len());
         self.git.call(&[
@@ -292,11 +302,10 @@ impl Own {
             let (status, path) = (pair[0], pair[1]);
             let at = self.worktree.join(OsStr::from_bytes(path));
             // What was not there is taken away, and what stands in the way of what was.
-            match fs::remove_file(&at) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(in_directory(&at)(error));
-                }
-                _ => {}
+            match fs::remove_file(&at).map_err(|error| (error.kind(), error)) {
+                // A folder in the way is removed by git.
+                Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::IsADirectory, _)) => {}
+                Err((_, error)) => return Err(in_directory(&at)(error)),
             }
             if status != b"A" {
                 list(&mut back, path);

@@ -13,6 +13,7 @@ use super::Invigil;
 use super::repos::{
     NODE, NODE_CONTRACT, PYTHON, PYTHON_CONTRACT, RUST, RUST_CONTRACT, has, make, put, sh,
 };
+use super::terminal::on_a_terminal;
 
 const SOLVES: &str = "sed -i 's/a - b/a + b/' calc/__init__.py";
 
@@ -197,7 +198,7 @@ fn what_an_agent_does_besides_is_told() {
         );
         let view = task.start(0, "t2", &hooks);
         assert!(
-            verdict(&view).contains("The policy refused something"),
+            verdict(&view).contains("The policy refused this: "),
             "{view}"
         );
         let refused = view["runs"][0]["refused"].to_string();
@@ -226,9 +227,12 @@ fn what_an_agent_does_besides_is_told() {
             &format!("{SOLVES}; git push {remote} HEAD:refs/heads/x; git push"),
         );
         let refused = view["runs"][0]["refused"].to_string();
-        assert!(refused.contains("git"), "{view}");
         assert!(
-            verdict(&view).contains("The policy refused something 2 times"),
+            refused.contains("/git") && refused.contains("{push,"),
+            "{view}"
+        );
+        assert!(
+            verdict(&view).contains("The policy refused this: "),
             "{view}"
         );
         assert_eq!(sh(&invigil, Path::new(&remote), "git for-each-ref"), "");
@@ -280,7 +284,7 @@ fn red_checks_go_back_with_what_fails() {
     let invigil = Invigil::new();
     let task = Task::new(&invigil, PYTHON, PYTHON_CONTRACT);
     let agent = format!(
-        "cat > told; if grep -q 'AssertionError: -1 != 5' told; then cp told $HOME/; {SOLVES}; fi; rm told"
+        "cat > told; if grep -q 'AssertionError: -1 != 5' told; then {SOLVES}; fi; rm told"
     );
     let mut args = task.args("t1", &agent);
     args.retain(|arg| *arg != "--max-rounds" && *arg != "0");
@@ -291,7 +295,6 @@ fn red_checks_go_back_with_what_fails() {
         (&"needs_approval".into(), &2.into())
     );
     assert!(err.contains("round 2: the agent works"), "{err}");
-    // The policy keeps the agent from the home; the words are in its run all the same.
     assert_eq!(view["runs"].as_array().unwrap().len(), 2);
     // A person may send it back, too.
     let (out, _) = invigil.expect(
@@ -445,11 +448,12 @@ fn special_repositories() {
         let task = Task::new(&invigil, PYTHON, PYTHON_CONTRACT);
         // Detached, dirty, with a submodule, LFS pointers and a filter that would leave a trace.
         task.git(
-            "git -c protocol.file.allow=always submodule --quiet add ./ sub 2>/dev/null || true
-             git config filter.lfs.smudge 'touch /tmp/filter-has-run; cat'; git config filter.lfs.required true
+            "git config filter.lfs.smudge 'touch /tmp/invigil-filter-has-run; cat'; git config filter.lfs.clean cat
+             git config filter.lfs.required true
              printf '*.bin filter=lfs\\n' > .gitattributes; printf 'version https://git-lfs\\n' > a.bin
              touch \"$(printf 'odd\\377name')\"
-             git add -A; git commit -qm more; git checkout -q --detach; echo dirty >> README; rm -f hook-has-run",
+             git add -A; mkdir sub; git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),sub
+             git commit -qm more; git checkout -q --detach; echo dirty >> README; rm -f hook-has-run",
         );
         let before = untouched(&task.repository);
         let task = Task { before, ..task };
@@ -459,6 +463,7 @@ fn special_repositories() {
         let view = task.start(0, "t1", &agent);
         let notes = view["notes"].to_string();
         assert!(notes.contains("not committed"), "{notes}");
+        assert!(notes.contains("1 submodules are empty folders"), "{notes}");
         let notes = view["proposed"]["notes"].to_string();
         assert!(
             notes.contains("own/ holds a repository of its own"),
@@ -476,7 +481,9 @@ fn special_repositories() {
             task.git("git show invigil/t1:a.bin"),
             "version https://git-lfs\n"
         );
-        assert!(!Path::new("/tmp/filter-has-run").exists());
+        let link = task.git("git ls-tree invigil/t1 sub");
+        assert!(link.starts_with("160000 commit"), "{link}");
+        assert!(!Path::new("/tmp/invigil-filter-has-run").exists());
     }
 }
 
@@ -527,4 +534,35 @@ fn a_derived_contract_is_confirmed_first() {
     assert_eq!(view["state"], "needs_approval", "{view}");
     task.approve(0, &view);
     task.clean("invigil/t1");
+}
+
+#[test]
+fn a_person_at_a_terminal_needs_one_key() {
+    for invigil in Invigil::everyone() {
+        let task = Task::new(&invigil, PYTHON, PYTHON_CONTRACT);
+        let start = |id: &str, keys: &str| {
+            let mut args = task.args(id, SOLVES);
+            args.retain(|arg| !["--contract", "contract.json", "--json"].contains(arg));
+            let model = format!("cat {}", invigil.at("contract.json"));
+            args.extend(["--derive", "--model-cmd", &model]);
+            on_a_terminal(&invigil, &args, keys)
+        };
+        let yes = "until(b'Agree?')\ntype(b'y')\nuntil(b'return a + b')\nuntil(b'[a]pprove')\n";
+        assert_eq!(
+            start("t1", &format!("{yes}type(b'a')\nuntil(b'merged')\nend()")),
+            0
+        );
+        task.clean("invigil/t1");
+        assert_eq!(start("t2", &format!("{yes}type(b'c')\nend()")), 130);
+        assert_eq!(start("t3", "until(b'Agree?')\ntype(b'n')\nend()"), 130);
+        task.clean("invigil/t1");
+        // Later, in another terminal.
+        assert_eq!(start("t4", &format!("{yes}type(b'x')\nend()")), 0);
+        let approve = ["task", "approve", "t4"];
+        assert_eq!(
+            on_a_terminal(&invigil, &approve, "until(b'[a]pprove')\ntype(b'a')\nend()"),
+            0
+        );
+        task.git("git rev-parse --verify invigil/t4");
+    }
 }

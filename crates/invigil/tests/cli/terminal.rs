@@ -68,7 +68,7 @@ fn at_a_terminal(invigil: &Invigil, line: &[&str], watched: &Command, person: &s
 
 /// Runs Invigil on a terminal; its exit code.
 #[track_caller]
-fn on_a_terminal(invigil: &Invigil, args: &[&str], person: &str) -> i32 {
+pub(crate) fn on_a_terminal(invigil: &Invigil, args: &[&str], person: &str) -> i32 {
     let said = at_a_terminal(invigil, &[], &invigil.command(args), person);
     let code = said
         .strip_prefix("exit ")
