@@ -20,7 +20,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
-use crate::policies::{gather, places};
+use crate::policies::{gather, places, user_policy};
 use crate::ui::{self, BAD, DIM, GOOD, WARN};
 
 /// The argument that makes this program a worker.
@@ -101,16 +101,18 @@ pub(crate) fn executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, 
         Some(off) if off == "off" => ResourceGuard::off(),
         _ => ResourceGuard::default(),
     };
+    let sources = gather(None, policies, &places)?;
     let setup = Setup {
         registry: Registry::standard(),
         worker: worker()?,
-        policies: gather(None, policies, &places)?,
-        places,
         // Nobody sits in front of a job; whoever wants can answer with `invigil approvals`.
         asking: Asking {
             timeout: Duration::from_secs(60),
+            policy: Some(user_policy(&sources, &places)),
             ..Asking::default()
         },
+        policies: sources,
+        places,
         guard,
         limits: JobLimits::default(),
         spares: false,

@@ -11,7 +11,6 @@ use invigil_engine::{
     Asking, Control, End, Output, Rules, RunOutcome, RunSpec, UserPolicy, summary,
 };
 use invigil_journal::Store;
-use invigil_policy::Policy;
 use invigil_schema::{ExitCode, Mode, SpawnFailure, StopReason, Tier};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
@@ -20,7 +19,7 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
 use crate::executor::engine;
-use crate::policies::{gather, places, users_own, with_own};
+use crate::policies::{gather, places, user_policy, users_own};
 use crate::status::StatusFile;
 use crate::terminal::{Ask, Terminal};
 use crate::{summary as view, ui};
@@ -283,12 +282,7 @@ impl Run {
         };
         let places = places(workspace);
         let sources = gather(base, &self.policy, &places)?;
-        let own = users_own(&places);
-        let stack = (sources.clone(), places.clone());
-        let user = UserPolicy::with_stack(own.clone(), move |text| {
-            let sources = with_own(&stack.0, &own, text);
-            Policy::load(&sources, &stack.1).map_err(|error| error.to_string())
-        });
+        let user = user_policy(&sources, &places);
         Ok(Some((Rules::load(mode, sources, places)?, user)))
     }
 
