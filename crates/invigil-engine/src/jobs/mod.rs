@@ -377,10 +377,13 @@ impl Executor {
 
     fn snapshot(&self, working_dir: &Path) -> Result<Snapshot, TelemetryError> {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Snapshot {
+        let mut snapshot = Snapshot {
             telemetry: sampler.machine(working_dir)?,
             processes: sampler.summary()?,
-        })
+        };
+        // Whoever asked for the job is told of other processes, and not their secrets.
+        self.redactor.snapshot(&mut snapshot);
+        Ok(snapshot)
     }
 
     /// What the policy of the user says of the capability as such.
