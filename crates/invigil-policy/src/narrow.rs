@@ -25,7 +25,7 @@ const LIBRARIES: &[&str] = &[
     "/usr/local/lib/**",
     "/etc/ld.so.{cache,preload}",
     "/dev/{null,zero,full,random,urandom}",
-    "/proc/*/maps",
+    "/proc/*/{maps,stat}",
 ];
 /// Of this, what nobody reads for a job.
 const SECRET: &[&str] = &[

@@ -279,7 +279,8 @@ impl Executor {
             roots: job.roots.clone(),
             writes,
             programs: !needs.programs.is_empty(),
-            signals: needs.signals,
+            // A dry run is watched like any other, and what watches forbids signals.
+            signals: needs.signals && !job.spec.dry_run,
             strict: job.spec.strict,
         };
         let mut recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
