@@ -25,6 +25,8 @@ use crate::ui::{self, BAD, DIM, GOOD, WARN};
 
 /// The argument that makes this program a worker.
 pub(crate) const WORKER: &str = "__worker";
+/// Arguments have at most so many bytes. A worker is told them in one line, which has room for more.
+const LARGEST: u64 = 32 << 20;
 /// `off` switches the resource guard off.
 const GUARD: &str = "INVIGIL_GUARD";
 
@@ -166,7 +168,7 @@ pub(crate) fn show(result: &JobResult, as_json: bool) -> Result<u8, CliError> {
     }
     if !result.output.data.is_null() {
         let text = serde_json::to_string_pretty(&result.output.data).unwrap_or_default();
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", ui::harmless_lines(&text))?;
     }
     drop(out);
     for warning in result.degraded.iter().chain(&result.warnings) {
@@ -217,7 +219,10 @@ pub(crate) fn arguments(text: &str) -> Result<Value, CliError> {
     let text = match text {
         "-" => {
             let mut read = String::new();
-            io::stdin().read_to_string(&mut read)?;
+            io::stdin().take(LARGEST + 1).read_to_string(&mut read)?;
+            if read.len() as u64 > LARGEST {
+                return Err(CliError::LargeArguments);
+            }
             read
         }
         text => text.to_owned(),

@@ -29,7 +29,7 @@ use invigil_journal::{Error as JournalError, Journal, Ticket};
 use invigil_policy::{Action, Places, Policy, Source, Verdict};
 use invigil_schema::{Event, JobId, JobRefused, JobStarted, Kept, Origin, OsText, Snapshot};
 
-pub use recovery::recover;
+pub use recovery::{is_abandoned, recover};
 pub use result::{ExecError, GivenOutput, JobOutcome, JobResult, JobSpec};
 pub use session::{OnError, SessionError, Steps, StepsError, StepsSpec};
 pub use undo::UndoError;
