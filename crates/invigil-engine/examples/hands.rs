@@ -19,6 +19,7 @@ use invigil_engine::{
 };
 use invigil_journal::{Store, SystemClock};
 use invigil_policy::{Layer, Places, Source};
+use rustix::process::{Pid, Signal, kill_process};
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -38,6 +39,9 @@ struct Args {
     /// Whether it says that it writes.
     #[serde(default)]
     writes: bool,
+    /// Whether it says that it sends signals.
+    #[serde(default)]
+    signals: bool,
 }
 
 struct Harm;
@@ -57,6 +61,7 @@ impl Capability for Harm {
     fn plan(&self, args: &Args) -> Plan {
         Plan::Work(Needs {
             writes: args.writes,
+            signals: args.signals,
             timeout: Duration::from_millis(args.timeout_ms.unwrap_or(20_000)),
             ..Needs::READS
         })
@@ -104,6 +109,11 @@ impl Capability for Harm {
                 let mut stolen = Vec::new();
                 context.keeper.fetch(&digest, &mut stolen).map_err(fail)?;
                 return Ok(Output::new(json!({ "stolen": stolen.len() })));
+            }
+            "kill" => {
+                let pid = args.to.parse().ok().and_then(Pid::from_raw);
+                let pid = pid.ok_or_else(|| Failure::new("no process"))?;
+                kill_process(pid, Signal::KILL).map_err(|error| fail(error.into()))?;
             }
             "write" => fs::write(&to, "harm").map_err(fail)?,
             "read" => drop(fs::read(&to).map_err(fail)?),

@@ -34,7 +34,8 @@ pub use evidence::{Comparable, EvidenceError, export, summary, verify_archive};
 pub use guard::{KeepError, LearnError, Rules, learn};
 pub use jobs::{
     Cancel, ExecError, Executor, GivenOutput, JobLimits, JobOutcome, JobResult, JobSpec, OnError,
-    SessionError, Setup, Steps, StepsError, StepsSpec, UndoError, Worker, recover, worker,
+    SessionError, Setup, Steps, StepsError, StepsSpec, UndoError, Worker, is_abandoned, recover,
+    worker,
 };
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome, redactor};

@@ -25,13 +25,18 @@ const LIBRARIES: &[&str] = &[
     "/usr/local/lib/**",
     "/etc/ld.so.{cache,preload}",
     "/dev/{null,zero,full,random,urandom}",
-    "/proc/*/maps",
+    "/proc/*/{maps,stat}",
 ];
 /// Of this, what nobody reads for a job.
 const SECRET: &[&str] = &[
     "/etc/{shadow,gshadow}{,-}",
-    "/etc/sudoers",
+    "/etc/security/opasswd",
+    "/etc/sudoers{,.d/**}",
     "/etc/ssh/ssh_host_*_key",
+    "/etc/ssl/private/**",
+    "/etc/{pki/tls/private,letsencrypt,wireguard,openvpn}/**",
+    "/etc/NetworkManager/system-connections/**",
+    "/etc/krb5.keytab",
 ];
 /// What is no file that stays.
 const DEVICES: &[&str] = &[
@@ -223,7 +228,17 @@ mod tests {
         let policy = policy(&narrow);
         let read = |path: &str| policy.verdict(&Action::Read(path.as_bytes()));
         assert_eq!(read("/usr/bin/git"), Verdict::Allow);
-        assert_eq!(read("/etc/shadow"), Verdict::Deny);
+        for secret in [
+            "/etc/shadow",
+            "/etc/gshadow-",
+            "/etc/sudoers",
+            "/etc/sudoers.d/admins",
+            "/etc/ssl/private/server.key",
+            "/etc/wireguard/wg0.conf",
+        ] {
+            assert_eq!(read(secret), Verdict::Deny, "{secret}");
+        }
+        assert_eq!(read("/etc/ssl/certs/ca.pem"), Verdict::Allow);
         assert_eq!(read("/root/.bashrc"), Verdict::Deny);
         assert!(!policy.bounds().network_off());
     }

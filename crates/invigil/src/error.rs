@@ -83,8 +83,12 @@ pub(crate) enum CliError {
     NoJob(String),
     #[error("{prefix:?} begins several jobs: {}", some.iter().map(JobId::as_str).collect::<Vec<_>>().join(", "))]
     ManyJobs { prefix: String, some: Vec<JobId> },
+    #[error("the arguments are longer than 32 MiB")]
+    LargeArguments,
     #[error("job {0} has not ended yet")]
     StillOpen(JobId),
+    #[error("job {0} has no end, and its process is gone; `invigil recover` gives it one")]
+    Abandoned(JobId),
     #[error("there is no session {0}; `invigil session list` shows them")]
     NoSession(SessionId),
     #[error("{}: {source}", path.display())]
@@ -132,6 +136,8 @@ impl CliError {
             | CliError::Journal(_)
             | CliError::RunId(_)
             | CliError::NoHome
+            | CliError::Abandoned(_)
+            | CliError::LargeArguments
             | CliError::BeyondEnd { .. }
             | CliError::Signals(_)
             | CliError::Spec(_)

@@ -20,11 +20,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::error::CliError;
-use crate::policies::{gather, places};
+use crate::policies::{gather, places, user_policy};
 use crate::ui::{self, BAD, DIM, GOOD, WARN};
 
 /// The argument that makes this program a worker.
 pub(crate) const WORKER: &str = "__worker";
+/// Arguments have at most so many bytes. A worker is told them in one line, which has room for more.
+const LARGEST: u64 = 32 << 20;
 /// `off` switches the resource guard off.
 const GUARD: &str = "INVIGIL_GUARD";
 
@@ -111,16 +113,18 @@ fn make(store: &Store, policies: &[PathBuf], spares: bool) -> Result<Executor, C
         Some(off) if off == "off" => ResourceGuard::off(),
         _ => ResourceGuard::default(),
     };
+    let sources = gather(None, policies, &places)?;
     let setup = Setup {
         registry: Registry::standard(),
         worker: worker()?,
-        policies: gather(None, policies, &places)?,
-        places,
         // Nobody sits in front of a job; whoever wants can answer with `invigil approvals`.
         asking: Asking {
             timeout: Duration::from_secs(60),
+            policy: Some(user_policy(&sources, &places)),
             ..Asking::default()
         },
+        policies: sources,
+        places,
         guard,
         limits: JobLimits::default(),
         spares,
@@ -174,7 +178,7 @@ pub(crate) fn show(result: &JobResult, as_json: bool) -> Result<u8, CliError> {
     }
     if !result.output.data.is_null() {
         let text = serde_json::to_string_pretty(&result.output.data).unwrap_or_default();
-        writeln!(out, "{text}")?;
+        writeln!(out, "{}", ui::harmless_lines(&text))?;
     }
     drop(out);
     for warning in result.degraded.iter().chain(&result.warnings) {
@@ -225,7 +229,10 @@ pub(crate) fn arguments(text: &str) -> Result<Value, CliError> {
     let text = match text {
         "-" => {
             let mut read = String::new();
-            io::stdin().read_to_string(&mut read)?;
+            io::stdin().take(LARGEST + 1).read_to_string(&mut read)?;
+            if read.len() as u64 > LARGEST {
+                return Err(CliError::LargeArguments);
+            }
             read
         }
         text => text.to_owned(),

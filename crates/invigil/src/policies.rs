@@ -1,14 +1,17 @@
 //! Which policies hold here: where the files are, and what their variables stand for.
 
 use std::env;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 use invigil_engine::{Rules, UserPolicy};
 use invigil_policy::{Layer, Places, Policy, Source, profile};
 use invigil_schema::Mode;
+use rustix::fs::{CWD, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 
 use crate::error::CliError;
 
@@ -52,6 +55,16 @@ pub(crate) fn users_own(places: &Places) -> PathBuf {
     config.join("invigil/policy.toml")
 }
 
+/// The user's own policy, to which rules can be added and which nobody inside may change.
+pub(crate) fn user_policy(sources: &[Source], places: &Places) -> UserPolicy {
+    let own = users_own(places);
+    let (sources, places) = (sources.to_vec(), places.clone());
+    UserPolicy::with_stack(own.clone(), move |text| {
+        let sources = with_own(&sources, &own, text);
+        Policy::load(&sources, &places).map_err(|error| error.to_string())
+    })
+}
+
 /// The same files, where the user's own has this text.
 pub(crate) fn with_own(sources: &[Source], own: &Path, text: &str) -> Vec<Source> {
     let user = Source {
@@ -71,7 +84,11 @@ pub(crate) fn with_own(sources: &[Source], own: &Path, text: &str) -> Vec<Source
 
 /// A policy file.
 pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, CliError> {
-    let text = read_plain(path).map_err(|source| CliError::PolicyFile {
+    let text = match layer {
+        Layer::Project => read_inside(path),
+        _ => read_plain(path),
+    };
+    let text = text.map_err(|source| CliError::PolicyFile {
         path: path.to_owned(),
         source,
     })?;
@@ -84,12 +101,42 @@ pub(crate) fn read(path: &Path, layer: Layer) -> Result<Source, CliError> {
 
 /// Reads a file that nobody can make us wait for: an agent may have left anything under the name.
 fn read_plain(path: &Path) -> io::Result<String> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    text_of(openat(CWD, path, flags, rustix::fs::Mode::empty())?)
+}
+
+/// Reads the policy of a project. An agent may have put a link there that leads out of it, and what is wrong with a
+/// policy is shown with its line.
+fn read_inside(path: &Path) -> io::Result<String> {
+    let project = path
+        .ancestors()
+        .nth(Path::new(PROJECT).components().count());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let project = openat(
+        CWD,
+        project.unwrap_or(path),
+        flags,
+        rustix::fs::Mode::empty(),
+    )?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    match openat2(project, PROJECT, flags, rustix::fs::Mode::empty(), resolve) {
+        Ok(file) => text_of(file),
+        Err(Errno::XDEV) => Err(io::Error::other(
+            "it is a link that leads out of the project",
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn text_of(file: OwnedFd) -> io::Result<String> {
     const LARGEST: u64 = 1 << 20;
-    let data = fs::metadata(path)?;
+    let file = File::from(file);
+    let data = file.metadata()?;
     if !data.is_file() || data.len() > LARGEST {
         return Err(io::Error::other("it is no plain file of at most 1 MiB"));
     }
-    fs::read_to_string(path)
+    io::read_to_string(file.take(LARGEST))
 }
 
 /// What the variables stand for when something runs in this directory.
@@ -196,12 +243,7 @@ impl PolicyOptions {
         if mode == Mode::Observe {
             return Ok(None);
         }
-        let own = users_own(&places);
-        let stack = (sources.clone(), places.clone());
-        let user = UserPolicy::with_stack(own.clone(), move |text| {
-            let sources = with_own(&stack.0, &own, text);
-            Policy::load(&sources, &stack.1).map_err(|error| error.to_string())
-        });
+        let user = user_policy(&sources, &places);
         Ok(Some((Rules::load(mode, sources, places)?, user)))
     }
 }

@@ -1,9 +1,9 @@
 //! A job that a program carries out: a run like any other, with all of its facts on record, bounded as jobs are.
 
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io::{self, PipeReader, Read as _};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -13,6 +13,7 @@ use base64::engine::general_purpose::STANDARD;
 use invigil_journal::Blobs;
 use invigil_policy::Narrow;
 use invigil_schema::{Digest, JobId, RunFinished, SpawnFailure, StopReason};
+use rustix::fs::{CWD, OFlags, ResolveFlags, openat2};
 use serde_json::{Map, Value, json};
 
 use super::seen::Seen;
@@ -273,7 +274,7 @@ impl Temporary {
     /// Removes that of a job whose process is gone.
     pub(super) fn forget(tmp: &Path, job_id: &JobId) {
         // Nothing, if the job had none.
-        drop(fs::remove_dir_all(Temporary::path(tmp, job_id.as_str())));
+        drop(Temporary(Temporary::path(tmp, job_id.as_str())));
     }
 
     fn new(tmp: &Path, name: &str) -> io::Result<Temporary> {
@@ -285,6 +286,25 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        drop(fs::remove_dir_all(&self.0));
+        if fs::remove_dir_all(&self.0).is_err() && open_up(&self.0).is_ok() {
+            drop(fs::remove_dir_all(&self.0));
+        }
     }
+}
+
+/// Opens the directories of a tree that are closed even to their owner. No link leads the way out of it.
+fn open_up(top: &Path) -> io::Result<()> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let mut left = vec![top.to_owned()];
+    while let Some(path) = left.pop() {
+        let resolve = ResolveFlags::NO_SYMLINKS;
+        let dir = openat2(CWD, &path, flags, rustix::fs::Mode::empty(), resolve)?;
+        let held = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        fs::set_permissions(&held, Permissions::from_mode(0o700))?;
+        let directories = fs::read_dir(&held)?
+            .flatten()
+            .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        left.extend(directories.map(|entry| path.join(entry.file_name())));
+    }
+    Ok(())
 }

@@ -29,7 +29,7 @@ use invigil_journal::{Error as JournalError, Journal, Ticket};
 use invigil_policy::{Action, Places, Policy, Source, Verdict};
 use invigil_schema::{Event, JobId, JobRefused, JobStarted, Kept, Origin, OsText, Snapshot};
 
-pub use recovery::recover;
+pub use recovery::{is_abandoned, recover};
 pub use result::{ExecError, GivenOutput, JobOutcome, JobResult, JobSpec};
 pub use session::{OnError, SessionError, Steps, StepsError, StepsSpec};
 pub use undo::UndoError;
@@ -378,10 +378,13 @@ impl Executor {
 
     fn snapshot(&self, working_dir: &Path) -> Result<Snapshot, TelemetryError> {
         let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Snapshot {
+        let mut snapshot = Snapshot {
             telemetry: sampler.machine(working_dir)?,
             processes: sampler.summary()?,
-        })
+        };
+        // Whoever asked for the job is told of other processes, and not their secrets.
+        self.redactor.snapshot(&mut snapshot);
+        Ok(snapshot)
     }
 
     /// What the policy of the user says of the capability as such.

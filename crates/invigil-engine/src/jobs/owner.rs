@@ -48,7 +48,8 @@ pub(super) fn is_alive(store: &Store, name: &str) -> bool {
     let path = store.home().join(OWNERS).join(name);
     match OpenOptions::new().read(true).open(path) {
         Err(error) => error.kind() != io::ErrorKind::NotFound,
-        Ok(file) => match file.try_lock() {
+        // Shared, so that two who ask do not take each other for the owner.
+        Ok(file) => match file.try_lock_shared() {
             Ok(()) => false,
             Err(TryLockError::WouldBlock | TryLockError::Error(_)) => true,
         },

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use invigil_journal::{Clock, JobFilter, JobState, Jobs, RunRef, Store};
+use invigil_journal::{Clock, JobFilter, JobRow, JobState, Jobs, RunRef, Store};
 use invigil_schema::{Event, JobEnd, JobFailed, JobId, Origin, OsText};
 
 use super::command::Temporary;
@@ -74,6 +74,11 @@ pub fn recover(
         owner::forget(store, owner);
     }
     Ok(recovered)
+}
+
+/// Whether nobody looks after a job any more. It may have got its end just before.
+pub fn is_abandoned(store: &Store, job: &JobRow) -> bool {
+    !owner::is_alive(store, &job.owner)
 }
 
 /// Removes what the worker of a dead process may have left under temporary names.

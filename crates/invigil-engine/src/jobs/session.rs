@@ -231,8 +231,10 @@ impl Executor {
             };
             let result = self.exec(&job, cancel);
             let done = result.as_ref().is_ok_and(|result| result.success);
+            // Without a job nothing says that the step was tried: it must not be left behind.
+            let refused = matches!(&result, Err(error) if !matches!(error, ExecError::Unknown(_)));
             told(next, &result);
-            if !done && spec.on_error == OnError::Stop {
+            if refused || !done && spec.on_error == OnError::Stop {
                 break;
             }
             next += 1;

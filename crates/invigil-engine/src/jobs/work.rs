@@ -279,7 +279,8 @@ impl Executor {
             roots: job.roots.clone(),
             writes,
             programs: !needs.programs.is_empty(),
-            signals: needs.signals,
+            // A dry run is watched like any other, and what watches forbids signals.
+            signals: needs.signals && !job.spec.dry_run,
             strict: job.spec.strict,
         };
         let mut recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -353,10 +354,17 @@ impl Executor {
             argv: self.worker.argv(),
             env,
             cwd: job.working_dir.clone(),
-            protected: vec![self.engine.store.home().to_owned()],
+            protected: self.protected(),
             guard,
             spares: Mutex::default(),
         })
+    }
+
+    /// No job changes the records, nor the rules of the next.
+    fn protected(&self) -> Vec<PathBuf> {
+        let rules = self.asking.policy.iter().map(|own| own.path().to_owned());
+        let store = self.engine.store.home().to_owned();
+        std::iter::once(store).chain(rules).collect()
     }
 
     /// The rules of a job: its own bounds, and upon them the files of the user and the project.

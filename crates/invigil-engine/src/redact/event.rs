@@ -46,6 +46,14 @@ pub(super) fn redact_value(redactor: &Redactor, mut value: Value) -> Value {
     value
 }
 
+pub(super) fn redact_snapshot(redactor: &Redactor, snapshot: &mut Snapshot) {
+    let mut pass = Pass {
+        redactor,
+        changed: false,
+    };
+    pass.snapshot(snapshot);
+}
+
 /// Whether there is no marker in it. Looks only at the kinds that come in great numbers.
 fn quiet(event: &Event) -> bool {
     let still = |text: &OsText| !MARKERS.any(text.as_bytes());

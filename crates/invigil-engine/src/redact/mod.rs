@@ -20,7 +20,7 @@ mod tokens;
 use std::borrow::Cow;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
-use invigil_schema::{Event, OsText};
+use invigil_schema::{Event, OsText, Snapshot};
 use serde_json::Value;
 use sha2::Sha256;
 
@@ -82,6 +82,11 @@ impl Redactor {
     /// An event, before it is appended. Digests, ids and names of variables are not touched.
     pub fn event<'a>(&self, event: &'a Event) -> Cow<'a, Event> {
         event::redact(self, event)
+    }
+
+    /// A look at the machine, with the commands of other processes.
+    pub(crate) fn snapshot(&self, snapshot: &mut Snapshot) {
+        event::redact_snapshot(self, snapshot);
     }
 
     /// A value, of which names and texts are looked at, and not their spelling in JSON.

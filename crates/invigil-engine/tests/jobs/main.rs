@@ -60,17 +60,22 @@ impl Bench {
         Store::new(self.folder.path().join("home"))
     }
 
-    fn command(&self, order: Value) -> Command {
-        let mut command = match self.nobody {
-            false => Command::new(&self.program),
+    /// A program as the user.
+    fn program(&self, program: &Path) -> Command {
+        match self.nobody {
+            false => Command::new(program),
             true => {
                 let mut command = Command::new("setpriv");
                 let id = NOBODY.to_string();
                 command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]);
-                command.arg(&self.program);
+                command.arg(program);
                 command
             }
-        };
+        }
+    }
+
+    fn command(&self, order: Value) -> Command {
+        let mut command = self.program(&self.program);
         let mut whole = json!({
             "home": self.folder.path().join("home"),
             "dir": self.work(),
@@ -321,6 +326,16 @@ fn a_dry_run_cannot_change_anything() {
         let (result, _) = bench.exec(json!({ "arguments": arguments }));
         assert_eq!(result["state"], "completed", "{result}");
         assert!(bench.work().join("made").exists());
+        // A process of the same user, which a signal would reach.
+        let mut other = bench.program(Path::new("sleep")).arg("30").spawn().unwrap();
+        let to = other.id().to_string();
+        let arguments = json!({ "how": "kill", "to": to, "signals": true });
+        let (result, _) = bench.exec(json!({ "dry_run": true, "arguments": arguments.clone() }));
+        assert_eq!(result["success"], false, "{result}");
+        assert!(other.try_wait().unwrap().is_none());
+        let (result, _) = bench.exec(json!({ "arguments": arguments }));
+        assert_eq!(result["state"], "completed", "{result}");
+        assert!(!other.wait().unwrap().success());
         bench.is_well();
     }
 }

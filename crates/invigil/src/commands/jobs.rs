@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use invigil_engine::is_abandoned;
 use invigil_journal::{JobFilter, JobRow, JobState, Jobs as Index, RunRef, Store};
 use invigil_schema::{Envelope, ExitCode, SessionId};
 use serde_json::{Value, json};
@@ -262,10 +263,16 @@ impl Wait {
             if self.timeout.is_some_and(|most| begun.elapsed() >= most) {
                 return Err(CliError::StillOpen(row.job_id));
             }
-            std::thread::sleep(LOOK);
+            // Who is dead says nothing more: what it said before is read after that.
+            let abandoned = is_abandoned(store, &row);
             index.refresh()?;
             if let Some(now) = index.job(&row.job_id)? {
                 row = now;
+            }
+            match row.state {
+                JobState::Open if abandoned => return Err(CliError::Abandoned(row.job_id)),
+                JobState::Open => std::thread::sleep(LOOK),
+                _ => {}
             }
         }
         match self.json {
@@ -273,6 +280,7 @@ impl Wait {
             false => drop(print(std::slice::from_ref(&row))?),
         }
         Ok(match row.state {
+            JobState::Failed if is_invalid(&row) => ExitCode::Invigil.into(),
             JobState::Open | JobState::Failed => ExitCode::No.into(),
             JobState::Completed => ExitCode::Success.into(),
             JobState::Denied => ExitCode::Policy.into(),
@@ -280,4 +288,10 @@ impl Wait {
             JobState::Cancelled => ExitCode::of_signal(2),
         })
     }
+}
+
+/// Whether it failed because its arguments were wrong.
+fn is_invalid(row: &JobRow) -> bool {
+    let error = row.error.as_deref().unwrap_or_default();
+    error.starts_with("Validation failed: ")
 }

@@ -85,8 +85,8 @@ struct RunSteps {
     max_steps: Option<usize>,
 
     /// Begin none after this many seconds
-    #[arg(long, value_name = "SECONDS")]
-    max_seconds: Option<f64>,
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    max_seconds: Option<Duration>,
 
     /// What to do when a step fails
     #[arg(long, value_enum, default_value_t = OnErrorName::Stop)]
@@ -98,6 +98,11 @@ struct RunSteps {
     /// Each result as a JSON object a line on stdout
     #[arg(long)]
     json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -249,9 +254,7 @@ impl RunSteps {
             like: self.options.spec(None),
             session: session.clone(),
             max_steps: self.max_steps,
-            max_time: self
-                .max_seconds
-                .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            max_time: self.max_seconds,
             on_error: match self.on_error {
                 OnErrorName::Stop => OnError::Stop,
                 OnErrorName::Continue => OnError::Continue,

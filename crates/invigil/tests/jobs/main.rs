@@ -15,6 +15,7 @@ mod crowd;
 mod deadlines;
 mod files;
 mod guard;
+mod hostile;
 mod looks;
 mod programs;
 mod results;

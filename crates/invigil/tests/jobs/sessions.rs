@@ -143,6 +143,10 @@ fn limits_and_errors_of_a_file() {
             "{stderr}"
         );
         run(1, &["--max-seconds", "0"]);
+        for wrong in ["-1", "nan", "soon"] {
+            let (_, stderr) = run(125, &[&format!("--max-seconds={wrong}")]);
+            assert!(stderr.contains("--max-seconds"), "{stderr}");
+        }
         assert_eq!(jobs(&world, &session).len(), 1);
         let (_, stderr) = run(1, &["--on-error", "stop"]);
         assert!(stderr.contains("1 failed, 2 left"), "{stderr}");
@@ -183,9 +187,14 @@ fn limits_and_errors_of_a_file() {
             assert!(stderr.contains(words), "{stderr}");
         }
         world.expect(0, &["session", "pause", &session]);
-        let other = steps(&world, &[write("e", "5")]);
+        let other = steps(&world, &[write("e", "5"), write("f", "6")]);
         let (_, stderr) = world.expect(125, &["session", "run", &other, "--session", &session]);
         assert!(stderr.contains("is paused"), "{stderr}");
+        // What was not even tried is left, and not passed over.
+        let go_on = ["--session", &session, "--on-error", "continue"];
+        let args = [&["session", "run", &other][..], &go_on].concat();
+        let (_, stderr) = world.expect(125, &args);
+        assert!(stderr.contains("1 failed, 2 left"), "{stderr}");
         assert!(!world.work().join("e").exists());
         world.is_well();
     }
