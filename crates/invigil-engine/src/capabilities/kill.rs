@@ -114,10 +114,19 @@ impl Capability for Kill {
             Err(Errno::SRCH) => return Err(gone()),
             Err(error) => return Err(Failure::io(format_args!("process {}", args.pid), error)),
         };
-        // The descriptor holds the process; if it still lives after its start was read, the start is that of it.
+        // The descriptor holds the process; if it still lives after these were read, they are its own.
         let start_time = stat(pid).map(|stat| stat.start_time);
+        let ours = name(pid).is_some_and(|name| Some(name) == name_of_this());
         if ended(&process, &Timespec::default()) {
             return Err(gone());
+        }
+        if ours {
+            let mut failure = Failure::new(format!(
+                "{} is a process of Invigil's own, which may look after others; it gets no signal",
+                args.pid
+            ));
+            failure.denied = true;
+            return Err(failure);
         }
         let pid_reused = args.start_time.is_some() && args.start_time != start_time;
         let mut killed = false;
@@ -141,6 +150,15 @@ impl Capability for Kill {
 fn ended(process: &OwnedFd, within: &Timespec) -> bool {
     let mut waiting = [PollFd::new(process, PollFlags::IN)];
     matches!(poll(&mut waiting, Some(within)), Ok(1..))
+}
+
+/// The kernel's name for a process, which everybody may read, also of one that shows nothing else of itself.
+fn name(pid: Pid) -> Option<Vec<u8>> {
+    std::fs::read(format!("/proc/{}/comm", pid.as_raw_nonzero())).ok()
+}
+
+fn name_of_this() -> Option<Vec<u8>> {
+    name(rustix::process::getpid())
 }
 
 /// Whether it is this process or one that it descends from.

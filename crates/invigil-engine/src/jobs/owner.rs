@@ -7,6 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use invigil_journal::Store;
+use invigil_schema::SessionId;
 
 const OWNERS: &str = "owners";
 
@@ -69,6 +70,19 @@ pub(super) fn one_at_a_time(store: &Store) -> io::Result<File> {
         .open(folder(store)?.join("recovery"))?;
     lock.lock()?;
     Ok(lock)
+}
+
+/// Held by whoever carries out the steps of a session; nothing if another does.
+pub(super) fn steps_of(store: &Store, session: &SessionId) -> io::Result<Option<File>> {
+    let lock = private()
+        .create(true)
+        .truncate(false)
+        .open(folder(store)?.join(format!("steps.{session}")))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(Some(lock)),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 fn folder(store: &Store) -> io::Result<PathBuf> {

@@ -10,6 +10,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::owner;
 use super::undo::UNDO;
 use super::{Cancel, ExecError, Executor, JobResult, JobSpec};
 
@@ -30,6 +31,11 @@ pub enum SessionError {
     /// It rests.
     #[error("session {0} is paused; `invigil session resume {0}` goes on")]
     Paused(SessionId),
+    /// Another process carries out steps of it.
+    #[error(
+        "another process carries out steps of session {0}; wait for it, or open another session"
+    )]
+    Busy(SessionId),
     /// It is over.
     #[error("session {0} has ended; `invigil session new` opens another")]
     Ended(SessionId),
@@ -203,6 +209,10 @@ impl Executor {
         cancel: &Cancel,
         told: &mut dyn FnMut(usize, &Result<JobResult, ExecError>),
     ) -> Result<usize, ExecError> {
+        let lock = owner::steps_of(&self.engine.store, &spec.session).map_err(ExecError::Owner)?;
+        let Some(_alone) = lock else {
+            return Err(SessionError::Busy(spec.session.clone()).into());
+        };
         let begun = Instant::now();
         let last = self.index()?.last_step(&spec.session, &steps.file)?;
         let mut next = match last {

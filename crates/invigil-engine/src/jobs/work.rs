@@ -22,6 +22,8 @@ use crate::capabilities::{Needs, Output};
 use crate::control::Control;
 use crate::guard::{Guard, Rules};
 
+/// So many bytes one job may have kept: a sparse file costs its owner nothing, and the store all of its length.
+const KEPT_BYTES: u64 = 1 << 30;
 /// So many changes go into one record.
 const KEPT_A_RECORD: usize = 64;
 
@@ -187,6 +189,7 @@ impl Ready {
             readable: readable.copied().collect(),
             announced: Vec::new(),
             touched: Vec::new(),
+            kept_bytes: 0,
         };
         self.pipes.deadline = Instant::now().checked_add(needs.timeout);
         let said = talk.with_worker(undo, &mut self.pipes);
@@ -461,6 +464,7 @@ struct Talk<'a> {
     readable: HashSet<Digest>,
     announced: Vec<Kept>,
     touched: Vec<OsText>,
+    kept_bytes: u64,
 }
 
 impl Talk<'_> {
@@ -526,8 +530,14 @@ impl Talk<'_> {
     }
 
     fn take(&mut self, blobs: &Blobs, kept: &Kept, content: &mut impl Read) -> io::Result<()> {
-        let put = blobs.put_from(content);
-        let (sha256, _) = put.map_err(io::Error::other)?;
+        let room = KEPT_BYTES - self.kept_bytes;
+        let put = blobs.put_from(content.by_ref().take(room + 1));
+        let (sha256, length) = put.map_err(io::Error::other)?;
+        if length > room {
+            let why = format!("more than {KEPT_BYTES} bytes would have to be kept");
+            return Err(io::Error::other(why));
+        }
+        self.kept_bytes += length;
         if kept.before.sha256() != Some(&sha256) {
             let why = "the content is not what was announced: it changed meanwhile";
             return Err(io::Error::new(io::ErrorKind::InvalidData, why));

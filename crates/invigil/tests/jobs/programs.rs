@@ -446,6 +446,22 @@ fn kill() {
         assert!(!sleeper.lives());
         let result = world.exec(1, "kill", json!({ "pid": pid }));
         assert!(message(&result).contains("there is no process"), "{result}");
+        // Whoever looks after another job gets no signal.
+        let mut other = world
+            .command(&["exec", "shell", r#"{"command": "sleep 2", "timeout": 20}"#])
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        // `setpriv` is gone when the program itself runs.
+        let name = || std::fs::read_to_string(format!("/proc/{}/comm", other.id()));
+        while name().is_ok_and(|name| name.trim() != "invigil") {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        let stop = json!({ "pid": other.id(), "signal": "STOP" });
+        let result = world.exec(121, "kill", stop);
+        assert!(message(&result).contains("Invigil's own"), "{result}");
+        assert!(other.wait().unwrap().success());
         let result = world.exec(1, "kill", json!({ "pid": std::process::id() }));
         assert!(
             message(&result).contains("one of its ancestors"),
