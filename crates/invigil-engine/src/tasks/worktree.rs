@@ -317,6 +317,24 @@ impl Own {
         Ok(())
     }
 
+    /// Puts these files back to what they were before the work began.
+    pub(super) fn revert(&self, paths: &[OsText]) -> Result<(), TaskError> {
+        self.git.call(&["read-tree", &self.base])?;
+        let listed = self.git.call(&["ls-files", "-z", "--cached"])?;
+        let known: BTreeSet<&[u8]> = listed.parts().into_iter().collect();
+        let mut back = Vec::new();
+        for path in paths.iter().map(OsText::as_bytes) {
+            let at = self.worktree.join(OsStr::from_bytes(path));
+            match known.contains(path) {
+                true => list(&mut back, path),
+                false => drop(fs::remove_file(at)),
+            }
+        }
+        self.git
+            .call_with(&["checkout-index", "-f", "-z", "--stdin"], &back)?;
+        Ok(())
+    }
+
     /// What would be delivered; nothing if nothing was changed.
     pub(super) fn change(
         &self,

@@ -191,6 +191,16 @@ fn what_an_agent_does_besides_is_told() {
             verdict(&view).contains("changed what the checks depend on: tests/test_calc.py"),
             "{view}"
         );
+        assert!(
+            verdict(&view).contains("With those as they were, 1 of 2 checks fails."),
+            "{view}"
+        );
+        let worktree = PathBuf::from(view["worktree"].as_str().unwrap());
+        let edited = fs::read_to_string(worktree.join("tests/test_calc.py")).unwrap();
+        assert!(
+            edited.contains(", -1)"),
+            "what is approved is what the agent left: {edited}"
+        );
         invigil.expect(0, &["task", "cancel", "t1"]);
         let hooks = format!(
             "{SOLVES}; echo evil > .git/hooks/pre-commit; echo evil > {}/.git/hooks/pre-commit; echo evil >> {0}/README",
