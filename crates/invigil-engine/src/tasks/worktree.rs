@@ -300,13 +300,8 @@ impl Own {
         let mut back = Vec::new();
         for pair in parts.chunks_exact(2) {
             let (status, path) = (pair[0], pair[1]);
-            let at = self.worktree.join(OsStr::from_bytes(path));
             // What was not there is taken away, and what stands in the way of what was.
-            match fs::remove_file(&at).map_err(|error| (error.kind(), error)) {
-                // A folder in the way is removed by git.
-                Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::IsADirectory, _)) => {}
-                Err((_, error)) => return Err(in_directory(&at)(error)),
-            }
+            self.take_away(path)?;
             if status != b"A" {
                 list(&mut back, path);
             }
@@ -317,6 +312,16 @@ impl Own {
         Ok(())
     }
 
+    /// Removes a file of the worktree. A check may have left a link that leads out of it: none is followed.
+    fn take_away(&self, path: &[u8]) -> Result<(), TaskError> {
+        let at = self.worktree.join(OsStr::from_bytes(path));
+        match self.kind(path) {
+            // A folder in the way is removed by git.
+            Kind::Nothing => Ok(()),
+            Kind::Content | Kind::Other => fs::remove_file(&at).map_err(in_directory(&at)),
+        }
+    }
+
     /// Puts these files back to what they were before the work began.
     pub(super) fn revert(&self, paths: &[OsText]) -> Result<(), TaskError> {
         self.git.call(&["read-tree", &self.base])?;
@@ -324,10 +329,9 @@ impl Own {
         let known: BTreeSet<&[u8]> = listed.parts().into_iter().collect();
         let mut back = Vec::new();
         for path in paths.iter().map(OsText::as_bytes) {
-            let at = self.worktree.join(OsStr::from_bytes(path));
             match known.contains(path) {
                 true => list(&mut back, path),
-                false => drop(fs::remove_file(at)),
+                false => self.take_away(path)?,
             }
         }
         self.git
