@@ -95,6 +95,8 @@ pub enum Stage {
     Baseline,
     /// On what the agent left.
     Verify,
+    /// The same, with the files of the checks that the agent changed as they were before.
+    Original,
 }
 
 /// Data of `check_started`.

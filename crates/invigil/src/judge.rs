@@ -45,6 +45,7 @@ pub(crate) fn tell(event: &Event) {
 fn began(started: &CheckStarted) -> String {
     let when = match (started.stage, started.round) {
         (Stage::Baseline, _) => "before".to_owned(),
+        (Stage::Original, _) => "with the check files as they were".to_owned(),
         (Stage::Verify, 0 | 1) => "after".to_owned(),
         (Stage::Verify, round) => format!("round {round}"),
     };

@@ -66,6 +66,13 @@ pub(crate) fn print(tasks: &Tasks, view: &TaskView) -> Result<(), CliError> {
             ui::harmless(&check.name)
         )?;
     }
+    for check in &view.originals {
+        let (is, name) = (colour(check), ui::harmless(&check.name));
+        writeln!(
+            out,
+            "  original {is}  {name} {DIM}with the check files as they were{DIM:#}"
+        )?;
+    }
     for ran in &view.runs {
         let code = ran
             .exit_code

@@ -53,6 +53,8 @@ pub(super) struct Account<'a> {
     pub(super) baseline: &'a [CheckResult],
     pub(super) checks: &'a [CheckResult],
     pub(super) edited: &'a [OsText],
+    /// The checks with those files as they were.
+    pub(super) originals: &'a [CheckResult],
 }
 
 impl Account<'_> {
@@ -123,6 +125,13 @@ impl Account<'_> {
                 " But the agent changed what the checks depend on: {}.",
                 names.join(", ")
             );
+            let red = self.originals.iter().filter(|check| !check.passed);
+            let all = self.originals.len();
+            text += &match red.count() {
+                0 => " With those as they were, all checks pass too.".to_owned(),
+                1 => format!(" With those as they were, 1 of {all} checks fails."),
+                red => format!(" With those as they were, {red} of {all} checks fail."),
+            };
         }
         let mut rules: Vec<String> = Vec::new();
         for refused in self.runs.iter().flat_map(|ran| &ran.refused) {

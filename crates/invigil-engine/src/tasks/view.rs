@@ -40,6 +40,8 @@ pub struct TaskView {
     pub baseline: Vec<CheckResult>,
     /// The checks on what the agent left last.
     pub checks: Vec<CheckResult>,
+    /// The same, with the files of the checks that the agent changed as they were before; empty if it changed none.
+    pub originals: Vec<CheckResult>,
     /// The agent's runs.
     pub runs: Vec<TaskRan>,
     /// What waits for approval, or was approved.
@@ -81,6 +83,7 @@ impl TaskView {
                         derived: false,
                         baseline: Vec::new(),
                         checks: Vec::new(),
+                        originals: Vec::new(),
                         runs: Vec::new(),
                         proposed: None,
                         notes: started.notes,
@@ -113,12 +116,14 @@ impl TaskView {
                 (self.state, self.round) = (data.state, data.round);
                 if data.state == TaskState::Verifying {
                     self.checks.clear();
+                    self.originals.clear();
                 }
                 self.verdict = data.why;
             }
             Event::CheckCompleted(data) => match data.stage {
                 Stage::Baseline => self.baseline.push(data.result),
                 Stage::Verify => self.checks.push(data.result),
+                Stage::Original => self.originals.push(data.result),
             },
             Event::TaskRan(ran) => self.runs.push(ran),
             Event::TaskProposed(proposed) => self.proposed = Some(proposed),

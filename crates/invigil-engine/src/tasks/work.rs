@@ -175,6 +175,7 @@ impl Session<'_, '_> {
                     baseline: &baseline,
                     checks: &checks,
                     edited: &[],
+                    originals: &[],
                 };
                 return self.end(TaskState::Failed, account.red());
             }
@@ -219,6 +220,7 @@ impl Session<'_, '_> {
         let phase = match stage {
             Stage::Baseline => "before".to_owned(),
             Stage::Verify => format!("round{round}"),
+            Stage::Original => format!("original{round}"),
         };
         let evaluation = Evaluation {
             engine: &self.tasks.engine,
@@ -337,12 +339,22 @@ impl Session<'_, '_> {
             Some(change) => edited_checks(&self.contract, &change.files),
             None => Vec::new(),
         };
+        let mut originals = Vec::new();
+        if !edited.is_empty() {
+            self.own.revert(&edited)?;
+            originals = self.evaluate(Stage::Original, round)?;
+            self.own.restore(content)?;
+            if self.cancelled() {
+                return self.abandon();
+            }
+        }
         let runs = std::mem::take(&mut self.view.runs);
         let account = Account {
             runs: &runs,
             baseline,
             checks,
             edited: &edited,
+            originals: &originals,
         };
         let Some(change) = change else {
             return self.end(TaskState::Reported, account.unchanged());

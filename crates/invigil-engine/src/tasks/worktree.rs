@@ -300,18 +300,40 @@ impl Own {
         let mut back = Vec::new();
         for pair in parts.chunks_exact(2) {
             let (status, path) = (pair[0], pair[1]);
-            let at = self.worktree.join(OsStr::from_bytes(path));
             // What was not there is taken away, and what stands in the way of what was.
-            match fs::remove_file(&at).map_err(|error| (error.kind(), error)) {
-                // A folder in the way is removed by git.
-                Ok(()) | Err((io::ErrorKind::NotFound | io::ErrorKind::IsADirectory, _)) => {}
-                Err((_, error)) => return Err(in_directory(&at)(error)),
-            }
+            self.take_away(path)?;
             if status != b"A" {
                 list(&mut back, path);
             }
         }
         self.git.call(&["read-tree", &content.tree])?;
+        self.git
+            .call_with(&["checkout-index", "-f", "-z", "--stdin"], &back)?;
+        Ok(())
+    }
+
+    /// Removes a file of the worktree. A check may have left a link that leads out of it: none is followed.
+    fn take_away(&self, path: &[u8]) -> Result<(), TaskError> {
+        let at = self.worktree.join(OsStr::from_bytes(path));
+        match self.kind(path) {
+            // A folder in the way is removed by git.
+            Kind::Nothing => Ok(()),
+            Kind::Content | Kind::Other => fs::remove_file(&at).map_err(in_directory(&at)),
+        }
+    }
+
+    /// Puts these files back to what they were before the work began.
+    pub(super) fn revert(&self, paths: &[OsText]) -> Result<(), TaskError> {
+        self.git.call(&["read-tree", &self.base])?;
+        let listed = self.git.call(&["ls-files", "-z", "--cached"])?;
+        let known: BTreeSet<&[u8]> = listed.parts().into_iter().collect();
+        let mut back = Vec::new();
+        for path in paths.iter().map(OsText::as_bytes) {
+            match known.contains(path) {
+                true => list(&mut back, path),
+                false => self.take_away(path)?,
+            }
+        }
         self.git
             .call_with(&["checkout-index", "-f", "-z", "--stdin"], &back)?;
         Ok(())

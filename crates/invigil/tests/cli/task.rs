@@ -191,6 +191,16 @@ fn what_an_agent_does_besides_is_told() {
             verdict(&view).contains("changed what the checks depend on: tests/test_calc.py"),
             "{view}"
         );
+        assert!(
+            verdict(&view).contains("With those as they were, 1 of 2 checks fails."),
+            "{view}"
+        );
+        let worktree = PathBuf::from(view["worktree"].as_str().unwrap());
+        let edited = fs::read_to_string(worktree.join("tests/test_calc.py")).unwrap();
+        assert!(
+            edited.contains(", -1)"),
+            "what is approved is what the agent left: {edited}"
+        );
         invigil.expect(0, &["task", "cancel", "t1"]);
         let hooks = format!(
             "{SOLVES}; echo evil > .git/hooks/pre-commit; echo evil > {}/.git/hooks/pre-commit; echo evil >> {0}/README",
@@ -565,4 +575,25 @@ fn a_person_at_a_terminal_needs_one_key() {
         );
         task.git("git rev-parse --verify invigil/t4");
     }
+}
+
+#[test]
+fn what_checks_leave_behind_leads_nowhere() {
+    let invigil = Invigil::new();
+    let repository = invigil.at("repo");
+    let contract = format!(
+        r#"{{"checks": [{{"name": "a", "command": "grep -q 'a + b' calc/__init__.py && echo x > left && rm -r calc && ln -s {repository}/calc calc"}}]}}"#
+    );
+    let task = Task::new(&invigil, PYTHON, &contract);
+    // Ignored, the link is not seen as a change.
+    let view = task.start(0, "t1", &format!("{SOLVES}; echo calc >> .gitignore"));
+    assert_eq!(view["state"], "needs_approval", "{view}");
+    assert!(
+        untouched(&task.repository) == task.before,
+        "a check reached the checkout"
+    );
+    task.approve(0, &view);
+    task.clean("invigil/t1");
+    let files = task.git("git diff --name-only main invigil/t1");
+    assert_eq!(files, ".gitignore\ncalc/__init__.py\n");
 }
