@@ -88,8 +88,8 @@ impl<'a> Fact<'a> {
                 true => self.origin == Origin::User,
                 false => self.origin == Origin::Runtime,
             },
-            Event::SessionStarted(_)
-            | Event::SessionEnded(_)
+            Event::ClientRunStarted(_)
+            | Event::ClientRunEnded(_)
             | Event::ActionStarted(_)
             | Event::ToolAsked(_) => self.origin == Origin::Runtime,
             Event::Turn(_) => matches!(self.origin, Origin::Runtime | Origin::Client),

@@ -387,8 +387,8 @@ impl RunRow {
                     reason: failed.reason,
                 }
             }
-            Event::SessionStarted(started) => self.command = vec![started.intent.as_str().into()],
-            Event::SessionEnded(ended) => {
+            Event::ClientRunStarted(started) => self.command = vec![started.intent.as_str().into()],
+            Event::ClientRunEnded(ended) => {
                 let elapsed = ended.ended_at.since(self.started_at);
                 self.state = RunState::Ended {
                     how: ended.termination.word(),

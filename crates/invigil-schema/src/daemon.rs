@@ -8,9 +8,9 @@ use serde_json::Value;
 
 use crate::{ApprovalDecision, Digest, Timestamp};
 
-/// Data of `session_started`: a client leads a run through the daemon.
+/// Data of `client_run_started`: a client leads a run through the daemon.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionStarted {
+pub struct ClientRunStarted {
     /// The agent that it is for. Who is no other may see it.
     pub agent_id: String,
     /// What people call the agent.
@@ -30,9 +30,9 @@ pub struct SessionStarted {
     pub started_at: Timestamp,
 }
 
-/// Data of `session_ended`: nothing of the run follows it.
+/// Data of `client_run_ended`: nothing of the run follows it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct SessionEnded {
+pub struct ClientRunEnded {
     /// The agent that it was for.
     pub agent_id: String,
     /// How.

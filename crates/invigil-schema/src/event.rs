@@ -7,7 +7,9 @@ use serde_json::value::RawValue;
 
 use crate::approval::{ApprovalAnswered, ApprovalRefused, ApprovalRequested};
 use crate::contract::{CheckCompleted, CheckStarted};
-use crate::daemon::{ActionStarted, SessionEnded, SessionStarted, ToolAnswered, ToolAsked, Turn};
+use crate::daemon::{
+    ActionStarted, ClientRunEnded, ClientRunStarted, ToolAnswered, ToolAsked, Turn,
+};
 use crate::guard::{PolicyEnforced, PolicyLoaded};
 use crate::job_events::{
     JobCancelled, JobCompleted, JobDenied, JobFailed, JobKept, JobRefused, JobStarted, JobTimedOut,
@@ -218,9 +220,9 @@ kinds! {
     /// A session was opened, paused, resumed or ended.
     SessionChanged = "session_changed", Sched;
     /// A client of the daemon begins a run.
-    SessionStarted = "session_started", Proc;
+    ClientRunStarted = "client_run_started", Proc;
     /// Its run is over.
-    SessionEnded = "session_ended", Proc;
+    ClientRunEnded = "client_run_ended", Proc;
     /// A tool of a client is about to be called.
     ActionStarted = "action_started", Syscall;
     /// One action and what became of it, or what a client reports as such.

@@ -31,8 +31,9 @@ pub use approval::{
 pub use bounds::{EnforcedBy, Floor, LimitKind, Limited};
 pub use contract::{Check, CheckCompleted, CheckResult, CheckStarted, Contract, Stage};
 pub use daemon::{
-    ActionStarted, AnsweredBy, CliOutcome, Outcome, OutcomeStatus, PolicyRejected, SessionEnded,
-    SessionStarted, Termination, ToolAnswered, ToolAsked, Turn, TurnStatus, VerifierVerdict,
+    ActionStarted, AnsweredBy, CliOutcome, ClientRunEnded, ClientRunStarted, Outcome,
+    OutcomeStatus, PolicyRejected, Termination, ToolAnswered, ToolAsked, Turn, TurnStatus,
+    VerifierVerdict,
 };
 pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};

@@ -172,12 +172,12 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
         Event::SessionChanged(session) => {
             format!("session {} is {}", session.session, session.state.as_str())
         }
-        Event::SessionStarted(started) => format!(
+        Event::ClientRunStarted(started) => format!(
             "{} for {}",
             ui::shorten(&ui::harmless(&started.intent), 100),
             ui::harmless(&started.agent_id)
         ),
-        Event::SessionEnded(ended) => format!("{} turns: {}", ended.turns, turn::ended(ended)),
+        Event::ClientRunEnded(ended) => format!("{} turns: {}", ended.turns, turn::ended(ended)),
         Event::ActionStarted(started) => format!(
             "{} {} (try {})",
             ui::harmless(&started.tool),

@@ -1,7 +1,7 @@
 //! One line about what a client of the daemon did.
 
 use invigil_schema::{
-    AnsweredBy, ApprovalDecision, SessionEnded, Termination, ToolAnswered, Turn, TurnStatus,
+    AnsweredBy, ApprovalDecision, ClientRunEnded, Termination, ToolAnswered, Turn, TurnStatus,
 };
 use serde_json::Value;
 
@@ -39,7 +39,7 @@ pub(crate) fn line(turn: &Turn) -> String {
 }
 
 /// How a run of a client ended.
-pub(crate) fn ended(ended: &SessionEnded) -> String {
+pub(crate) fn ended(ended: &ClientRunEnded) -> String {
     match &ended.termination {
         Termination::Outcome { status, outcome } => {
             let status = status.as_str().replace('_', " ");

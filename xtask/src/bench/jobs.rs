@@ -271,6 +271,7 @@ fn fill(store: &Store, jobs: usize) -> Result {
             job_id: job_id.clone(),
             capability: "file_read".into(),
             arguments: json!({ "path": "file.txt" }),
+            arguments_blob: None,
             dry_run: false,
             session: None,
             step: None,

@@ -86,18 +86,11 @@ impl Executor {
             })
         };
         let partial = ended.shown;
-        let mut some = |data: Option<Value>| data.map(&mut output);
         let (event, state, data, message): (Event, JobOutcome, Value, Option<String>) = match how {
             WorkEnd::Done(given) => {
-                let kept = some(Some(given.data.clone()));
-                let kept = kept.unwrap_or_else(|| JobOutput {
-                    data: Value::Null,
-                    blob: None,
-                    message: None,
-                });
                 let output = JobOutput {
                     message: given.message.as_deref().map(short),
-                    ..kept
+                    ..output(given.data.clone())
                 };
                 let event = JobCompleted { end, output }.into();
                 (event, JobOutcome::Completed, given.data, given.message)
@@ -112,7 +105,7 @@ impl Executor {
                     end,
                     error: short(&error),
                     recovered: false,
-                    output: some(data.clone()),
+                    output: data.clone().map(&mut output),
                 };
                 (event.into(), state, data.unwrap_or_default(), Some(error))
             }
@@ -131,7 +124,7 @@ impl Executor {
             }
             WorkEnd::TimedOut(limit) => {
                 let timeout_ms = limit.as_millis() as u64;
-                let output = some(partial.clone());
+                let output = partial.clone().map(&mut output);
                 let event = JobTimedOut {
                     end,
                     timeout_ms,
@@ -146,7 +139,7 @@ impl Executor {
                 )
             }
             WorkEnd::Cancelled => {
-                let output = some(partial.clone());
+                let output = partial.clone().map(&mut output);
                 let message = "Execution failed: it was cancelled".to_owned();
                 (
                     JobCancelled { end, output }.into(),

@@ -199,7 +199,7 @@ impl Pass<'_> {
                     self.string(title);
                 }
             }
-            Event::SessionStarted(data) => {
+            Event::ClientRunStarted(data) => {
                 self.string(&mut data.intent);
                 let texts = [data.outcome_description.as_mut(), data.agent_name.as_mut()];
                 texts
@@ -207,7 +207,7 @@ impl Pass<'_> {
                     .flatten()
                     .for_each(|text| self.string(text));
             }
-            Event::SessionEnded(data) => {
+            Event::ClientRunEnded(data) => {
                 if let Termination::Outcome { outcome, .. } = &mut data.termination {
                     outcome
                         .summary

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use invigil_engine::redact::Redactor;
 use invigil_journal::{Journal, Ticket};
-use invigil_schema::{Event, Origin, SessionEnded, Turn};
+use invigil_schema::{ClientRunEnded, Event, Origin, Turn};
 use tokio::sync::oneshot;
 
 use crate::metrics::Metrics;
@@ -19,7 +19,7 @@ pub(crate) enum Batch {
     /// Turns, to be given their indexes.
     Turns(Origin, Vec<Turn>),
     /// The end; the number of turns is filled in.
-    End(SessionEnded),
+    End(ClientRunEnded),
 }
 
 /// Why something is not in the journal.
@@ -54,7 +54,7 @@ pub(crate) struct Standing {
     /// How many records, of any kind, are durable.
     pub(crate) records: u64,
     /// The end, if it has come.
-    pub(crate) ended: Option<SessionEnded>,
+    pub(crate) ended: Option<ClientRunEnded>,
 }
 
 /// The index of the first turn of a batch, once it is durable.
@@ -73,7 +73,7 @@ struct State {
     waiting: Vec<(Batch, Reply)>,
     busy: bool,
     turns: u64,
-    ended: Option<SessionEnded>,
+    ended: Option<ClientRunEnded>,
     failure: Option<String>,
 }
 
@@ -159,7 +159,7 @@ impl Line {
         journal: &Journal,
         waiting: Vec<(Batch, Reply)>,
         mut turns: u64,
-        mut ended: Option<SessionEnded>,
+        mut ended: Option<ClientRunEnded>,
     ) {
         let before = turns;
         let mut last: Option<Ticket> = None;
@@ -206,7 +206,7 @@ impl Line {
         journal: &Journal,
         batch: Batch,
         turns: &mut u64,
-        ended: &mut Option<SessionEnded>,
+        ended: &mut Option<ClientRunEnded>,
     ) -> Result<(u64, Ticket), RecordError> {
         let first = *turns;
         let (origin, events, end) = match batch {
@@ -222,7 +222,7 @@ impl Line {
                 (origin, events.collect::<Vec<_>>(), None)
             }
             Batch::End(end) => {
-                let end = SessionEnded {
+                let end = ClientRunEnded {
                     turns: first,
                     ..end
                 };
@@ -243,7 +243,7 @@ impl Line {
     }
 
     /// What is durable is known to all before anybody is answered.
-    fn settle(&self, turns: u64, records: u64, ended: Option<SessionEnded>) {
+    fn settle(&self, turns: u64, records: u64, ended: Option<ClientRunEnded>) {
         let mut state = lock(&self.state);
         state.turns = turns;
         state.ended = ended.clone();

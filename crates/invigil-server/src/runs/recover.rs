@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use invigil_engine::redact::Redactor;
 use invigil_journal::{Index, RunRef, RunState, Sharing, Store, StoreError, SystemClock};
 use invigil_schema::{
-    ActionStarted, Event, Origin, SessionEnded, SessionStarted, Termination, Turn, TurnStatus,
+    ActionStarted, ClientRunEnded, ClientRunStarted, Event, Origin, Termination, Turn, TurnStatus,
 };
 
 use super::registry::options;
@@ -43,7 +43,7 @@ pub(super) fn recover(store: &Store, redactor: &Redactor) -> Result<Vec<Arc<Run>
 fn past(run: &RunRef, head: u64) -> Result<Option<Arc<Run>>, StoreError> {
     let mut found = (None, None);
     each(run, 0, |_, event| match event {
-        Event::SessionStarted(started) => {
+        Event::ClientRunStarted(started) => {
             found.0 = Some(started);
             false
         }
@@ -51,7 +51,7 @@ fn past(run: &RunRef, head: u64) -> Result<Option<Arc<Run>>, StoreError> {
         _ => false,
     })?;
     each(run, head, |_, event| {
-        if let Event::SessionEnded(ended) = event {
+        if let Event::ClientRunEnded(ended) = event {
             found.1 = Some(ended);
         }
         true
@@ -77,7 +77,7 @@ fn left_behind(
         }
         return Ok(None);
     };
-    let ended = SessionEnded {
+    let ended = ClientRunEnded {
         agent_id: started.agent_id.clone(),
         termination: Termination::Incomplete,
         ended_at: SystemTime::now().into(),
@@ -106,7 +106,7 @@ fn left_behind(
             // It takes nothing more, and what is there can be read.
             tracing::warn!(run = %run.run_id(), %error, "cannot be ended");
             let turns = scan.turns;
-            let ended = SessionEnded { turns, ..ended };
+            let ended = ClientRunEnded { turns, ..ended };
             Ok(Some(Run::over(run.clone(), started, ended, scan.records)))
         }
     }
@@ -137,7 +137,7 @@ fn interrupted_turn(index: u64, action: ActionStarted) -> Turn {
 #[derive(Default)]
 struct Scan {
     ours: bool,
-    started: Option<SessionStarted>,
+    started: Option<ClientRunStarted>,
     turns: u64,
     records: u64,
     /// Actions that were started and have no turn.
@@ -149,7 +149,7 @@ impl Scan {
         self.records += 1;
         match event {
             Event::JournalOpened(opened) => self.ours = opened.writer.starts_with(WRITERS),
-            Event::SessionStarted(started) => self.started = Some(started),
+            Event::ClientRunStarted(started) => self.started = Some(started),
             Event::ActionStarted(action) => {
                 let id = (action.proposal_id.clone(), action.action_id.clone());
                 self.open.insert(id, action);

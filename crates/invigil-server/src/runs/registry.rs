@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use invigil_engine::redact::Redactor;
 use invigil_journal::{Options, Sharing, Store, StoreError, SystemClock};
-use invigil_schema::{Event, Origin, RunId, SessionStarted, Timestamp};
+use invigil_schema::{ClientRunStarted, Event, Origin, RunId, Timestamp};
 
 use super::recover::{WRITER, recover};
 use super::run::{Row, Run};
@@ -95,7 +95,7 @@ impl Registry {
     }
 
     async fn create(&self, start: Start) -> Answer<Arc<Run>> {
-        let started = SessionStarted {
+        let started = ClientRunStarted {
             agent_id: start.agent_id,
             agent_name: start.agent_name,
             client_id: start.client_id,

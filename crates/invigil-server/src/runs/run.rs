@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use invigil_engine::redact::Redactor;
 use invigil_journal::{Journal, RunRef};
 use invigil_schema::{
-    Digest, Event, Origin, RunId, SessionEnded, SessionStarted, Termination, Timestamp, Turn,
+    ClientRunEnded, ClientRunStarted, Digest, Event, Origin, RunId, Termination, Timestamp, Turn,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ use crate::signal::Signal;
 /// A run, open or over.
 pub(crate) struct Run {
     pub(crate) reference: RunRef,
-    pub(crate) started: SessionStarted,
+    pub(crate) started: ClientRunStarted,
     /// None if it was over before this daemon began.
     line: Option<Arc<Line>>,
     standing: watch::Sender<Standing>,
@@ -104,7 +104,7 @@ impl Run {
     pub(crate) fn open(
         reference: RunRef,
         journal: Journal,
-        started: SessionStarted,
+        started: ClientRunStarted,
         redactor: Redactor,
         most: u64,
         metrics: Arc<Metrics>,
@@ -137,8 +137,8 @@ impl Run {
     /// A run of the past.
     pub(crate) fn over(
         reference: RunRef,
-        started: SessionStarted,
-        ended: SessionEnded,
+        started: ClientRunStarted,
+        ended: ClientRunEnded,
         records: u64,
     ) -> Arc<Run> {
         let standing = watch::Sender::new(Standing {
@@ -308,7 +308,7 @@ impl Run {
     }
 
     async fn finish(&self, termination: Termination) -> Answer<()> {
-        let end = SessionEnded {
+        let end = ClientRunEnded {
             agent_id: self.started.agent_id.clone(),
             termination,
             ended_at: SystemTime::now().into(),

@@ -60,8 +60,8 @@ pub(crate) fn page(run: &RunRef, span: &Span) -> Result<Page, StoreError> {
 /// The data with a tag in front; what clients are not shown is nothing.
 fn shown(run: &RunRef, envelope: &Envelope<'_>) -> Option<Box<RawValue>> {
     let head = match &*envelope.kind {
-        "session_started" => format!("{{\"record\":\"started\",\"run_id\":\"{}\"", run.run_id()),
-        "session_ended" => format!("{{\"record\":\"ended\",\"run_id\":\"{}\"", run.run_id()),
+        "client_run_started" => format!("{{\"record\":\"started\",\"run_id\":\"{}\"", run.run_id()),
+        "client_run_ended" => format!("{{\"record\":\"ended\",\"run_id\":\"{}\"", run.run_id()),
         "turn" => "{\"record\":\"turn\"".to_owned(),
         _ => return None,
     };

@@ -82,8 +82,8 @@ impl Show {
         if self.denials {
             view::denials(&mut out, &summary)?;
         }
-        if !(self.processes || self.files || self.network || self.denials) && !led(&mut out, &run)?
-        {
+        let parts = self.processes || self.files || self.network || self.denials;
+        if !parts && !led(&mut out, &run)? {
             view::print(&mut out, &run, &summary)?;
         }
         Ok(0)
@@ -144,8 +144,8 @@ fn led(out: &mut impl Write, run: &RunRef) -> Result<bool, CliError> {
     let mut led = false;
     while let Some(record) = reader.next().map_err(|error| run.error(error))? {
         match record.envelope()?.kind.as_ref() {
-            "session_started" => led = true,
-            "turn" | "tool_asked" | "tool_answered" | "session_ended" => {}
+            "client_run_started" => led = true,
+            "turn" | "tool_asked" | "tool_answered" | "client_run_ended" => {}
             // It may follow a torn start.
             "journal_opened" | "journal_recovered" | "action_started" => continue,
             _ if led => continue,

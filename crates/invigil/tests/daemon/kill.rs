@@ -79,12 +79,12 @@ fn check(world: &World, run: &str, turns: u64, ended: bool) {
     assert_eq!(
         kinds
             .iter()
-            .filter(|kind| **kind == "session_ended")
+            .filter(|kind| **kind == "client_run_ended")
             .count(),
         1,
         "{run}"
     );
-    assert_eq!(kinds.last(), Some(&"session_ended"), "{run}");
+    assert_eq!(kinds.last(), Some(&"client_run_ended"), "{run}");
     let indexes: Vec<u64> = events
         .iter()
         .filter(|event| event["kind"] == "turn")

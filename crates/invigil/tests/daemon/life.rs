@@ -199,7 +199,7 @@ fn going_down_loses_nothing() {
         assert_eq!(daemon.child.wait().unwrap().code(), Some(0));
         assert!(host.call("runs.list", json!({})).is_err());
         let events = world.events(&run);
-        assert_eq!(events.last().unwrap()["kind"], "session_ended");
+        assert_eq!(events.last().unwrap()["kind"], "client_run_ended");
         assert_eq!(
             events.last().unwrap()["data"]["termination"]["kind"],
             "incomplete"

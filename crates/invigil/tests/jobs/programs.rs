@@ -454,7 +454,7 @@ fn kill() {
             .spawn()
             .unwrap();
         // `setpriv` is gone when the program itself runs.
-        let name = || std::fs::read_to_string(format!("/proc/{}/comm", other.id()));
+        let name = || fs::read_to_string(format!("/proc/{}/comm", other.id()));
         while name().is_ok_and(|name| name.trim() != "invigil") {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
