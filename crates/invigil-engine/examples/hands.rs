@@ -2,6 +2,8 @@
 //!
 //! `hands JSON` carries out one job and prints the result; `hands __worker` is its worker.
 
+#![expect(clippy::print_stdout, reason = "what it prints is its result")]
+
 use std::collections::BTreeMap;
 use std::env;
 use std::error::Error;
