@@ -1,6 +1,12 @@
 //! Jobs that mean harm: each is carried out by the example `hands`, in processes of its own, as root and as an ordinary
 //! user, and nothing but the job itself may suffer.
 
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails by panicking, and says what it left out"
+)]
+
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::{Path, PathBuf};
