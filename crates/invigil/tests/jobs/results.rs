@@ -191,8 +191,8 @@ fn the_start_is_on_record_before_the_effect() {
         assert_eq!(started[0]["arguments"]["command"], command);
         assert_eq!(world.records().len(), 2, "no end yet");
         let job = started[0]["job_id"].as_str().unwrap();
-        let (_, stderr) = world.expect(124, &["wait", job, "--timeout", "50ms"]);
-        assert!(stderr.contains("has not ended"), "{stderr}");
+        let (_, stderr) = world.expect(125, &["wait", job, "--timeout", "50ms"]);
+        assert!(stderr.contains("its process is gone"), "{stderr}");
         let recovered = world.lines(0, &["recover", "--json"]).remove(0);
         assert_eq!(recovered["recovered"], json!([job]));
         let failed = world.all("job_failed");
