@@ -94,7 +94,7 @@ pub(crate) struct ModelOptions {
     #[arg(long, value_name = "CMD", conflicts_with_all = ["openai", "anthropic"])]
     model_cmd: Option<String>,
 
-    /// An endpoint that is compatible with OpenAI's, such as https://api.openai.com/v1; the key is in $OPENAI_API_KEY
+    /// An endpoint that is compatible with OpenAI's, such as `https://api.openai.com/v1`; the key is in $OPENAI_API_KEY
     #[arg(
         long,
         value_name = "URL",
