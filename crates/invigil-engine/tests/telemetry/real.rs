@@ -123,7 +123,7 @@ fn a_busy_process_is_as_busy_as_its_time_says() {
     let all = whole.percent * whole.over_ms as f64 / 100.0 * f64::from(end.cpu.count);
     assert!(all > used / 2.0, "{all} of {used}: {whole:?}");
     let summary = sampler.summary().unwrap();
-    assert!(summary.threads > summary.total && summary.running >= 1);
+    assert!(summary.threads > summary.total);
     program.end();
 }
 
