@@ -48,6 +48,9 @@ CREATE TABLE steps (
 CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, hash TEXT NOT NULL) STRICT;
 ";
 
+/// After so many new records the log of the cache is put away.
+const MANY: u64 = 10_000;
+
 /// How a job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -222,6 +225,11 @@ impl Jobs {
             saved.map_err(&failed)?;
         }
         transaction.commit().map_err(&failed)?;
+        if last.is_some_and(|head| head.seq >= next + MANY) {
+            // Whoever opens it next would have to read all of the log again. If somebody else is at it, it stays.
+            let shortened = "PRAGMA wal_checkpoint(TRUNCATE)";
+            drop(self.db.query_row(shortened, [], |_| Ok(())));
+        }
         Ok(())
     }
 

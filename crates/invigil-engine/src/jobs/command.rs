@@ -40,7 +40,7 @@ impl Executor {
         let temporary = Temporary::new(&self.places.tmp, job.id.as_str()).map_err(|error| {
             WorkEnd::failed(format!("cannot make a temporary directory: {error}"))
         })?;
-        let mut roots = job.roots.clone();
+        let mut roots = job.own.clone();
         roots.push(temporary.0.clone());
         let narrow = Narrow {
             read: roots.clone(),

@@ -26,7 +26,7 @@ use std::thread;
 use std::time::Instant;
 
 use invigil_journal::{Error as JournalError, Journal, Ticket};
-use invigil_policy::{Action, Places, Policy, Source, Verdict};
+use invigil_policy::{Action, Narrow, Places, Policy, PolicyError, Source, Verdict};
 use invigil_schema::{Event, JobId, JobRefused, JobStarted, Kept, Origin, OsText, Snapshot};
 
 pub use recovery::{is_abandoned, recover};
@@ -174,7 +174,9 @@ struct Job<'a> {
     cancel: &'a Cancel,
     /// Without links.
     working_dir: PathBuf,
-    /// The working directory and what else is allowed, without links.
+    /// The working directory and what else is allowed, without links: it may read and change all of that.
+    own: Vec<PathBuf>,
+    /// The same, and the trees of which the policies of the user say what may be done there.
     roots: Vec<PathBuf>,
 }
 
@@ -210,8 +212,8 @@ impl Executor {
             limits,
             spares,
         } = setup;
-        let policy =
-            Policy::load(&policies, &places).map_err(|error| ExecError::Policy(error.report()))?;
+        let wrong = |error: PolicyError| ExecError::Policy(error.report());
+        let policy = Policy::load(&policies, &places).map_err(wrong)?;
         let (_, journal) = engine
             .store
             .jobs(Arc::clone(&engine.clock), &engine.writer)?;
@@ -223,7 +225,7 @@ impl Executor {
             sampler: Mutex::new(sampler),
             recipes: Mutex::default(),
             spares,
-            granted: granted(&policy),
+            granted: granted(&policies, &places).map_err(wrong)?,
             policy,
             engine,
             registry,
@@ -247,11 +249,11 @@ impl Executor {
     pub fn exec(&self, spec: &JobSpec, cancel: &Cancel) -> Result<JobResult, ExecError> {
         let capability = self.registry.get(&spec.capability)?;
         let working_dir = directory(&self.engine.cwd)?;
-        let mut roots = vec![working_dir.clone()];
+        let mut own = vec![working_dir.clone()];
         for path in &spec.allow {
-            roots.push(directory(&self.engine.cwd.join(path))?);
+            own.push(directory(&self.engine.cwd.join(path))?);
         }
-        roots.extend(self.granted.iter().cloned());
+        let roots = own.iter().chain(&self.granted).cloned().collect();
         if let Some(session) = &spec.session {
             self.takes_jobs(session)?;
         }
@@ -260,6 +262,7 @@ impl Executor {
             spec,
             cancel,
             working_dir,
+            own,
             roots,
         };
         let mut plan = capability.check(&spec.arguments);
@@ -293,7 +296,9 @@ impl Executor {
                 (_, Some(why)) => Ended::so(WorkEnd::Denied(why)),
                 _ if cancel.is_cancelled() => Ended::so(WorkEnd::Cancelled),
                 (Ok(Plan::Command(command)), _) if spec.dry_run => {
-                    Ended::so(WorkEnd::Done(dry(&command)))
+                    let cwd = command.cwd.as_deref().map(|cwd| job.resolved(cwd));
+                    let end = cwd.transpose().map(|_| WorkEnd::Done(dry(&command)));
+                    Ended::so(end.unwrap_or_else(|refused| refused))
                 }
                 (Ok(Plan::Command(command)), _) => self.command(&job, &command),
                 (Ok(Plan::Work(needs)), _) => {
@@ -404,12 +409,20 @@ impl Executor {
     }
 }
 
-/// Trees that the policies of the user open beyond the working directory.
-fn granted(policy: &Policy) -> Vec<PathBuf> {
-    let bounds = policy.bounds();
-    let roots = bounds.read_roots.into_iter().chain(bounds.write_roots);
-    let real = roots.flatten().filter_map(|root| root.canonicalize().ok());
-    real.filter(|root| root.is_dir()).collect()
+/// Trees that the policies of the user open beyond what every job has.
+fn granted(policies: &[Source], places: &Places) -> Result<Vec<PathBuf>, PolicyError> {
+    let mut sources = vec![Narrow::default().source("the bounds of a job")];
+    let roots = |sources: &[Source]| -> Result<Vec<PathBuf>, PolicyError> {
+        let bounds = Policy::load(sources, places)?.bounds();
+        let roots = bounds.read_roots.into_iter().chain(bounds.write_roots);
+        Ok(roots.flatten().collect())
+    };
+    let common = roots(&sources)?;
+    sources.extend(policies.iter().cloned());
+    let more = roots(&sources)?.into_iter();
+    let more = more.filter(|root| !common.contains(root));
+    let real = more.filter_map(|root| root.canonicalize().ok());
+    Ok(real.filter(|root| root.is_dir()).collect())
 }
 
 impl Drop for Executor {

@@ -39,7 +39,7 @@ pub(super) type Recipes = HashMap<Key, Arc<Recipe>>;
 /// What makes workers different.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    roots: Vec<PathBuf>,
+    own: Vec<PathBuf>,
     writes: bool,
     programs: bool,
     signals: bool,
@@ -105,7 +105,8 @@ impl Recipe {
     fn launch(self: &Arc<Self>) -> Result<Ready, String> {
         // Who signals processes of others cannot be watched by what forbids that.
         let tiers: &[Tier] = match (self.key.signals, self.key.strict) {
-            (true, _) => &[Tier::ContractOnly],
+            (true, true) => return Err("what sends signals cannot be bounded".to_owned()),
+            (true, false) => &[Tier::ContractOnly],
             (false, true) => &[Tier::Notify],
             (false, false) => &[Tier::Notify, Tier::Ptrace, Tier::ContractOnly],
         };
@@ -279,7 +280,7 @@ impl Executor {
     pub(super) fn ready(&self, job: &Job<'_>, needs: &Needs) -> Result<Ready, String> {
         let writes = needs.writes && !job.spec.dry_run;
         let key = Key {
-            roots: job.roots.clone(),
+            own: job.own.clone(),
             writes,
             programs: !needs.programs.is_empty(),
             // A dry run is watched like any other, and what watches forbids signals.
@@ -292,7 +293,7 @@ impl Executor {
             None => {
                 let recipe = Arc::new(self.recipe(job, &key)?);
                 if recipes.len() >= RECIPES {
-                    recipes.clear();
+                    recipes.drain().for_each(|(_, recipe)| recipe.close());
                 }
                 recipes.insert(key, Arc::clone(&recipe));
                 recipe
@@ -329,9 +330,9 @@ impl Executor {
 
     fn recipe(&self, job: &Job<'_>, key: &Key) -> Result<Recipe, String> {
         let narrow = Narrow {
-            read: key.roots.clone(),
+            read: key.own.clone(),
             write: match key.writes {
-                true => key.roots.clone(),
+                true => key.own.clone(),
                 false => Vec::new(),
             },
             programs: vec![self.worker.program.clone()],

@@ -528,3 +528,45 @@ fn the_dead_are_found_and_the_living_left_alone() {
         living.wait().unwrap();
     }
 }
+
+/// What a policy opens is open as far as it says, and no further.
+#[test]
+fn what_a_policy_lets_be_read_is_not_written() {
+    for bench in Bench::everyone() {
+        let other = bench.folder.path().join("other");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("file"), "x").unwrap();
+        if bench.nobody {
+            walk(&other)
+                .into_iter()
+                .for_each(|path| chown(path, Some(NOBODY), Some(NOBODY)).unwrap());
+        }
+        let other = other.canonicalize().unwrap();
+        let rule = |section: &str| {
+            let tree = other.join("**");
+            format!(
+                "[files.{section}]\nallow = [{:?}]\n",
+                tree.to_str().unwrap()
+            )
+        };
+        let reads = format!("version = 1\n{}", rule("read"));
+        let both = format!("{reads}{}", rule("write"));
+        let exec = |capability: &str, arguments: Value, policy: &str| {
+            let order =
+                json!({ "capability": capability, "arguments": arguments, "policy": policy });
+            bench.exec(order).0["state"].clone()
+        };
+        let read = json!({ "path": other.join("file") });
+        let write = json!({ "path": other.join("file"), "content": "y" });
+        let command = format!("echo y > {}/file", other.display());
+        assert_eq!(exec("file_read", read.clone(), "version = 1\n"), "denied");
+        assert_eq!(exec("file_read", read, &reads), "completed");
+        assert_eq!(exec("file_write", write.clone(), &reads), "denied");
+        let shell = json!({ "command": command });
+        assert_eq!(exec("shell", shell, &reads), "failed");
+        assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "x");
+        assert_eq!(exec("file_write", write, &both), "completed");
+        assert_eq!(fs::read_to_string(other.join("file")).unwrap(), "y");
+        bench.is_well();
+    }
+}
