@@ -17,9 +17,7 @@ mod wire;
 mod work;
 mod worker;
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -267,6 +265,7 @@ impl Executor {
         };
         let mut plan = capability.check(&spec.arguments);
         let denial = self.denial(spec);
+        let _undoing = self.alone_with(spec)?;
         let undo = self.to_take_back(&job);
         if let (Ok(Plan::Work(needs)), Ok(undo)) = (&mut plan, &undo)
             && spec.capability == undo::UNDO
@@ -448,15 +447,12 @@ fn dry(command: &capabilities::Command) -> capabilities::Output {
 }
 
 /// Removes what a worker that was killed has left under temporary names.
-fn sweep(job_id: &JobId, roots: &[PathBuf], touched: &[OsText]) {
+fn sweep(job_id: &JobId, roots: &[PathBuf], kept: &[Kept]) {
     let Some((first, more)) = roots.split_first() else {
         return;
     };
     if let Ok(roots) = Roots::open(first, more) {
-        let paths = touched
-            .iter()
-            .map(|path| Path::new(OsStr::from_bytes(path.as_bytes())));
-        capabilities::sweep(&roots, job_id, paths);
+        capabilities::sweep(&roots, job_id, kept);
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use invigil_journal::Store;
-use invigil_schema::SessionId;
+use invigil_schema::{JobId, SessionId};
 
 const OWNERS: &str = "owners";
 
@@ -83,6 +83,16 @@ pub(super) fn steps_of(store: &Store, session: &SessionId) -> io::Result<Option<
         Err(TryLockError::WouldBlock) => Ok(None),
         Err(TryLockError::Error(error)) => Err(error),
     }
+}
+
+/// Held by whoever takes a job back; the next one waits, and finds it done.
+pub(super) fn undo_of(store: &Store, job_id: &JobId) -> io::Result<File> {
+    let lock = private()
+        .create(true)
+        .truncate(false)
+        .open(folder(store)?.join(format!("undo.{job_id}")))?;
+    lock.lock()?;
+    Ok(lock)
 }
 
 fn folder(store: &Store) -> io::Result<PathBuf> {

@@ -90,7 +90,7 @@ fn tidy(jobs: &Jobs, run: &RunRef, seq: u64, job_id: &JobId) -> Result<(), ExecE
     let mut touched = Vec::new();
     for seq in jobs.kept(job_id)? {
         if let Some(Event::JobKept(record)) = event(run, seq)? {
-            touched.extend(record.kept.into_iter().map(|kept| kept.path));
+            touched.extend(record.kept);
         }
     }
     let mut roots = vec![path(&started.working_dir)];

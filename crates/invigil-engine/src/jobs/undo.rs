@@ -1,11 +1,12 @@
 //! What a job has changed and can be taken back.
 
 use std::collections::HashSet;
+use std::fs::File;
 
 use invigil_journal::{JobRow, JobState, Jobs, RunRef, StoreError};
 use invigil_schema::{Event, JobId, JobStarted, Kept, OsText};
 
-use super::{ExecError, Executor, Job};
+use super::{ExecError, Executor, Job, JobSpec, owner};
 
 /// The capability that takes back what another has done.
 pub(super) const UNDO: &str = "undo";
@@ -40,6 +41,18 @@ pub enum UndoError {
 }
 
 impl Executor {
+    /// For the capability that takes back: nobody else takes the same job back meanwhile. Nothing for others.
+    pub(super) fn alone_with(&self, spec: &JobSpec) -> Result<Option<File>, ExecError> {
+        let id = spec.arguments.get("job_id").and_then(|id| id.as_str());
+        match id.and_then(|id| JobId::new(id).ok()) {
+            Some(id) if spec.capability == UNDO => {
+                let lock = owner::undo_of(&self.engine.store, &id);
+                lock.map(Some).map_err(ExecError::Owner)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// For the capability that takes back: what the job that it names has kept, newest first. Nothing for others.
     pub(super) fn to_take_back(&self, job: &Job<'_>) -> Result<Vec<Kept>, ExecError> {
         if job.spec.capability != UNDO {

@@ -84,7 +84,7 @@ pub(super) struct Done {
     said: io::Result<Option<Said>>,
     timeout: Duration,
     /// What it was about to change.
-    touched: Vec<OsText>,
+    touched: Vec<Kept>,
     words: String,
     degraded: Vec<String>,
 }
@@ -464,7 +464,7 @@ struct Talk<'a> {
     /// Blobs that the worker may see: what the job that it undoes has kept, and what it has kept itself.
     readable: HashSet<Digest>,
     announced: Vec<Kept>,
-    touched: Vec<OsText>,
+    touched: Vec<Kept>,
     kept_bytes: u64,
 }
 
@@ -498,7 +498,7 @@ impl Talk<'_> {
                         taken = self.take(&blobs, &kept, &mut content);
                         content.skip()?;
                     }
-                    self.touched.push(kept.path.clone());
+                    self.touched.push(kept.clone());
                     taken.map(|()| self.announced.push(kept))
                 }
                 Said::Settle => self.settle(),

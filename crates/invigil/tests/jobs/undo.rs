@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
+use std::process::Stdio;
 
 use serde_json::{Value, json};
 
@@ -197,6 +198,30 @@ fn what_cannot_be_undone_says_why() {
         let written = "version = 1\n\n[files.write]\ndeny = [\"**/a\"]\n";
         world.forbidden("undo", json!({ "job_id": id(&job) }), written, 4);
         undo(&world, 0, &[id(&job)]);
+        world.is_well();
+    }
+}
+
+/// Of several who take back the same job at once, one does.
+#[test]
+fn one_of_many_takes_it_back() {
+    for world in World::everyone() {
+        let result = world.exec(0, "file_write", json!({ "path": "file", "content": "x" }));
+        let job = result["job_id"].as_str().unwrap();
+        let start = || {
+            let mut undo = world.command(&["undo", job]);
+            undo.stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap()
+        };
+        let undos: Vec<_> = (0..6).map(|_| start()).collect();
+        let done = undos
+            .into_iter()
+            .map(|mut undo| undo.wait().unwrap())
+            .filter(|status| status.success());
+        assert_eq!(done.count(), 1);
+        assert!(!world.work().join("file").exists());
         world.is_well();
     }
 }
