@@ -5,6 +5,7 @@ mod commands;
 mod describe;
 mod error;
 mod executor;
+mod hosted;
 mod judge;
 mod policies;
 mod proposal;
