@@ -14,6 +14,7 @@ mod summary;
 mod terminal;
 mod turn;
 mod ui;
+mod workshop;
 
 use std::process::ExitCode;
 
