@@ -7,7 +7,7 @@ use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use invigil_engine::contracts::Generator;
 use invigil_engine::{Asking, Attended, Cancel, Output, TaskError, TaskView, Tasks, Voice};
@@ -97,14 +97,14 @@ impl Bench {
 
     /// Begins a step with a task; it goes on by itself. The answer comes when the step is on record, or could not be
     /// begun.
-    pub(crate) async fn begin(
+    pub(crate) fn begin(
         self: &Arc<Self>,
         view: &TaskView,
         step: Step,
         seat: OwnedSemaphorePermit,
     ) -> Result<oneshot::Receiver<Result<(), TaskError>>, TaskError> {
         let (sender, begun) = oneshot::channel();
-        let held = self.take(view, seat).await?;
+        let held = self.take(view, seat)?;
         tokio::task::spawn_blocking(move || {
             let (mut sender, task_id) = (Some(sender), held.task_id.clone());
             let done = held.step(step, &mut sender);
@@ -119,27 +119,17 @@ impl Bench {
         Ok(begun)
     }
 
-    /// Takes a task to work on it. A step that has just come to its end is waited for.
-    async fn take(
+    /// Takes a task to work on it.
+    fn take(
         self: &Arc<Self>,
         view: &TaskView,
         seat: OwnedSemaphorePermit,
     ) -> Result<Held, TaskError> {
         let (cancel, task_id) = (Cancel::new(), view.task_id.clone());
-        let until = Instant::now() + LAST_WORDS;
-        loop {
-            match lock(&self.under_way).entry(task_id.clone()) {
-                Entry::Vacant(vacant) => {
-                    vacant.insert(cancel.clone());
-                    break;
-                }
-                Entry::Occupied(_) if view.live || Instant::now() > until => {
-                    return Err(TaskError::Busy(task_id));
-                }
-                Entry::Occupied(_) => {}
-            }
-            tokio::time::sleep(LOOK).await;
-        }
+        match lock(&self.under_way).entry(task_id.clone()) {
+            Entry::Occupied(_) => return Err(TaskError::Busy(task_id)),
+            Entry::Vacant(vacant) => vacant.insert(cancel.clone()),
+        };
         self.metrics.tasks_under_way.add(1);
         self.tell(&task_id, |standing| {
             standing.records = standing.records.max(view.seq + 1);
@@ -181,6 +171,14 @@ impl Bench {
     pub(crate) fn unfollow(&self, task_id: &TaskId, receiver: watch::Receiver<Standing>) {
         drop(receiver);
         self.tell(task_id, |_| {});
+    }
+
+    /// Waits for a step that has come to its end, and is about to let go of its task. Whether there was one.
+    pub(crate) async fn rest(&self, task_id: &TaskId) -> bool {
+        let free = || !lock(&self.under_way).contains_key(task_id);
+        let there = !free();
+        drop(timeout(LAST_WORDS, until(free)).await);
+        there
     }
 
     /// Lets what is under way come to its end, and then stops it: agents die, tasks have an end, and those who follow

@@ -96,10 +96,11 @@ pub(super) struct Sight {
 impl Sight {
     pub(super) async fn of(session: &Arc<Session>) -> Sight {
         let person = person(session).await;
+        let identity = session.identity().clone();
         Sight {
-            operator: session.identity().operator,
+            operator: identity.operator,
             person,
-            agent: session.agent(),
+            agent: identity.agent,
         }
     }
 
@@ -119,9 +120,14 @@ pub(super) async fn seen(session: &Arc<Session>, task_id: &str) -> Answer<(Sight
         return Err(not_found());
     };
     let task_id = TaskId::new(task_id).map_err(|_| not_found())?;
-    let view = with(bench, move |bench| bench.workshop.tasks().view(&task_id)).await;
-    let view = view.ok().filter(|view| sight.sees(view));
-    Ok((sight, view.ok_or_else(not_found)?))
+    let look = |task_id: TaskId| with(bench, move |bench| bench.workshop.tasks().view(&task_id));
+    let view = look(task_id.clone()).await.ok();
+    let mut view = view.filter(|view| sight.sees(view)).ok_or_else(not_found)?;
+    // The step that has brought it there may still be about to let go of it.
+    if view.state.waits() && bench.rest(&task_id).await {
+        view = look(task_id).await?;
+    }
+    Ok((sight, view))
 }
 
 /// The task, if this session leads it, and with which voice it speaks.
@@ -213,6 +219,9 @@ impl StartParams {
     /// What the engine is told. Blocks.
     fn spec(self, bench: &Bench, agent_id: String) -> Answer<TaskSpec> {
         let repository = PathBuf::from(&self.repo);
+        if !repository.is_dir() {
+            return Err(RpcError::params("repo", "there is no such directory"));
+        }
         let mode = self.mode.unwrap_or(Mode::Guard);
         let rules = bench.workshop.rules(&repository, mode);
         let (mut sources, places) = rules.map_err(|why| RpcError::params("repo", why))?;
@@ -308,7 +317,7 @@ pub(crate) async fn start(session: Arc<Session>, params: StartParams) -> Answer<
     let view = with(bench, move |bench| bench.workshop.tasks().start(&spec)).await?;
     session.daemon.metrics.tasks_total.add(1);
     // How it goes on is in its events.
-    drop(bench.begin(&view, step, seat).await.map_err(refused)?);
+    drop(bench.begin(&view, step, seat).map_err(refused)?);
     Ok(view)
 }
 
@@ -332,8 +341,7 @@ pub(crate) async fn confirm_contract(session: Arc<Session>, params: Confirm) -> 
         tasks.confirm(&view.task_id, params.contract.as_ref(), voice)
     });
     let view = confirmed.await?;
-    let begun = bench.begin(&view, Step::Work, seat).await;
-    drop(begun.map_err(refused)?);
+    drop(bench.begin(&view, Step::Work, seat).map_err(refused)?);
     Ok(view)
 }
 
@@ -364,7 +372,7 @@ pub(crate) async fn respond(session: Arc<Session>, params: Respond) -> Answer<Ta
         voice,
         uid: uid(),
     };
-    let begun = bench.begin(&view, step, seat).await.map_err(refused)?;
+    let begun = bench.begin(&view, step, seat).map_err(refused)?;
     begun.await.map_err(RpcError::internal)?.map_err(refused)?;
     with(bench, move |bench| {
         bench.workshop.tasks().view(&view.task_id)

@@ -75,13 +75,18 @@ fn digest(view: &Value) -> String {
 /// Follows a task from a record on until one of this kind; no record is missing and none comes twice.
 #[track_caller]
 fn follow(host: &mut Host, task: &str, from: u64, last: &str) -> Vec<Value> {
-    host.seen.clear();
-    let first = host.ok(
-        "coder.subscribe",
-        json!({ "task_id": task, "from_seq": from }),
-    );
-    let mut events = first["events"].as_array().unwrap().clone();
-    assert_eq!(first["next_seq"], json!(from + events.len() as u64));
+    host.seen
+        .retain(|message| message["params"]["task_id"] != task);
+    let params = json!({ "task_id": task, "from_seq": from });
+    let first = host.ok("coder.subscribe", params);
+    let page = first["events"].as_array().unwrap().clone();
+    assert_eq!(first["next_seq"], json!(from + page.len() as u64));
+    let page = page.into_iter().map(|mut event| {
+        event["task_id"] = json!(task);
+        json!({ "method": "coder.event", "params": event })
+    });
+    host.seen.splice(0..0, page);
+    let mut events = Vec::new();
     more(host, task, &mut events, last);
     for (event, seq) in events.iter().zip(from..) {
         assert_eq!(event["seq"], json!(seq), "{events:#?}");
@@ -93,21 +98,30 @@ fn follow(host: &mut Host, task: &str, from: u64, last: &str) -> Vec<Value> {
 /// Takes what comes until a record of this kind.
 #[track_caller]
 fn more(host: &mut Host, task: &str, events: &mut Vec<Value>, last: &str) {
-    let until = Instant::now() + PATIENCE;
     let mut came = std::mem::take(&mut host.seen).into_iter();
-    while events.last().is_none_or(|event| event["kind"] != last) {
-        assert!(Instant::now() < until, "{events:#?}");
-        let message = came
-            .next()
-            .unwrap_or_else(|| host.client.receive(PATIENCE).unwrap());
-        assert_eq!(message["method"], "coder.event", "{message}");
+    loop {
+        let message = came.next().unwrap_or_else(|| {
+            let message = host.client.receive(PATIENCE);
+            message.unwrap_or_else(|error| panic!("no {last}, {error}: {events:#?}"))
+        });
         let mut event = message["params"].clone();
-        assert_eq!(
-            event.as_object_mut().unwrap().remove("task_id"),
-            Some(json!(task))
-        );
+        if message["method"] != "coder.event" || event["task_id"] != task {
+            continue;
+        }
+        event.as_object_mut().unwrap().remove("task_id");
         events.push(event);
+        if events.last().unwrap()["kind"] == last {
+            break;
+        }
     }
+    host.seen.splice(0..0, came);
+}
+
+/// What a person says, with the operator's token, in a process of the user of this world.
+fn person(world: &World, method: &str, params: &Value) -> Value {
+    let mut rpc = world.command(&["rpc", "--operator", method, &params.to_string()]);
+    let output = rpc.output().unwrap();
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"))
 }
 
 fn kinds(events: &[Value]) -> Vec<&str> {
@@ -198,13 +212,12 @@ fn a_task_goes_all_the_way_to_a_branch() {
         let approve = |digest: &str| json!({ "task_id": task, "digest": digest });
         let refused = host.refused("coder.approve_merge", approve(&digest));
         assert_eq!(refused.code, -32002);
-        let mut operator = daemon.operator();
         for wrong in ["", "0123456789ab", &digest[..11]] {
-            let refused = operator.refused("coder.approve_merge", approve(wrong));
-            assert_eq!(refused.code, -32008, "{wrong}");
-            assert_eq!(refused.data.unwrap()["reason"], "digest", "{wrong}");
+            let refused = person(&world, "coder.approve_merge", &approve(wrong));
+            assert_eq!(refused["code"], -32008, "{wrong}");
+            assert_eq!(refused["data"]["reason"], "digest", "{wrong}");
         }
-        let merged = operator.ok("coder.approve_merge", approve(&digest));
+        let merged = person(&world, "coder.approve_merge", &approve(&digest));
         assert_eq!(merged["state"], "merged");
         more(&mut host, &task, &mut events, "task_ended");
         assert_eq!(
@@ -212,8 +225,8 @@ fn a_task_goes_all_the_way_to_a_branch() {
             ["task_answered", "task_ended"]
         );
         assert_eq!(events[events.len() - 2]["origin"], "user");
-        let again = operator.refused("coder.approve_merge", approve(&digest));
-        assert_eq!(again.data.unwrap()["reason"], "state");
+        let again = person(&world, "coder.approve_merge", &approve(&digest));
+        assert_eq!(again["data"]["reason"], "state");
         let branch = format!("invigil/{task}");
         assert_eq!(merged["branch"], json!(branch));
         assert_eq!(
@@ -296,12 +309,9 @@ fn a_derived_contract_is_confirmed_first() {
         // Another one in its place, from a person.
         let other = start(&mut host, params.clone());
         stands(&mut host, &other, "contract_proposed");
-        let mut operator = daemon.operator();
         let instead = json!({ "checks": [{ "name": "only", "command": "sh try.sh" }] });
-        operator.ok(
-            "coder.confirm_contract",
-            json!({ "task_id": other, "contract": instead }),
-        );
+        let instead = json!({ "task_id": other, "contract": instead });
+        person(&world, "coder.confirm_contract", &instead);
         let view = stands(&mut host, &other, "needs_approval");
         assert_eq!(view["contract"]["checks"][0]["name"], "only");
         let events = follow(&mut host, &other, 0, "task_proposed");
@@ -436,9 +446,6 @@ fn a_restart_keeps_what_waits_and_ends_what_was_under_way() {
         let mut seen = follow(&mut host, &stopped, 0, "task_changed");
         assert_eq!(daemon.stop(), Some(0));
         assert_eq!(sleeping("334"), 0);
-        host.seen.clear();
-        let word = host.client.receive(PATIENCE).unwrap();
-        assert_eq!(word["method"], "daemon.shutdown");
         more(&mut host, &stopped, &mut seen, "task_ended");
         drop(host);
 
@@ -449,9 +456,8 @@ fn a_restart_keeps_what_waits_and_ends_what_was_under_way() {
             ended["verdict"],
             "Invigil was told to stop while it was worked on."
         );
-        let mut operator = daemon.operator();
         let approve = json!({ "task_id": waits, "digest": digest(&view) });
-        let merged = operator.ok("coder.approve_merge", approve);
+        let merged = person(&world, "coder.approve_merge", &approve);
         assert_eq!(merged["state"], "merged");
         clean(&world, &repository, &merged, &format!("invigil/{waits}"));
         clean(&world, &repository, &ended, &format!("invigil/{waits}"));
@@ -591,7 +597,7 @@ fn tasks_of_others_and_of_the_command_line_are_for_persons() {
     // The command line and the daemon see one another's work.
     let mut events = follow(&mut operator, "mine", 0, "task_proposed");
     let shown = world.command(&["task", "cancel", "mine"]).output().unwrap();
-    assert_eq!(shown.status.code(), Some(130), "{shown:?}");
+    assert!(shown.status.success(), "{shown:?}");
     more(&mut operator, "mine", &mut events, "task_ended");
     let approve = ["task", "approve", &task, "--digest", &digest(&view)];
     let approved = world.command(&approve).output().unwrap();
