@@ -212,8 +212,8 @@ impl StartParams {
             MOST_ROUNDS.into(),
         )?;
         between("timeout_secs", self.timeout_secs, 1, LONGEST_SECS)?;
-        let agent_id = self.agent_id.iter();
-        agent_id.map(|agent| name("agent_id", agent)).collect()
+        let mut agent_id = self.agent_id.iter();
+        agent_id.try_for_each(|agent| name("agent_id", agent))
     }
 
     /// What the engine is told. Blocks.
