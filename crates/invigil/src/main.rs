@@ -15,6 +15,7 @@ mod summary;
 mod terminal;
 mod turn;
 mod ui;
+mod workshop;
 
 use std::process::ExitCode;
 
