@@ -9,10 +9,12 @@ mod diff;
 mod fact;
 mod health;
 mod jsonschema;
+mod moment;
 mod name;
 mod outcome;
 mod summary;
 mod surface;
+mod timeline;
 
 pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
 pub use diff::{
@@ -25,6 +27,7 @@ pub use health::{
     PolicyStatus, SdkHealth, SdkStatus,
 };
 pub use jsonschema::view_schemas;
+pub use moment::{LivingProcess, Moment, MomentDoc, OpenQuestion};
 pub use outcome::{Access, Outcome};
 pub use summary::{
     Counts, DenialSummary, DirectoryChanges, EndpointSummary, FileChange, FileEntry, NoteSummary,
@@ -33,6 +36,7 @@ pub use summary::{
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
 };
+pub use timeline::{Notable, Timeline, TimelineBin, TimelineDoc};
 
 /// The views that belong to the evidence of a run, folded together in one pass.
 #[derive(Debug, Clone, Default)]

@@ -11,7 +11,7 @@ use invigil_engine::{
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
-use invigil_schema::{ExitCode, JobId, RunIdError, SessionId, TaskId};
+use invigil_schema::{ExitCode, JobId, RunId, RunIdError, SessionId, TaskId};
 use invigil_server::{ClientError, ServeError};
 
 use crate::ui;
@@ -29,6 +29,16 @@ pub(crate) enum CliError {
     NoHome,
     #[error("--from {from}: the journal ends at record {end}")]
     BeyondEnd { from: u64, end: u64 },
+    #[error(
+        "replay is a screen, and there is no terminal to show it in: `invigil show {0} --events` prints the records, `invigil report {0}` writes a page"
+    )]
+    NoTerminal(RunId),
+    #[error("the terminal: {0}")]
+    Screen(#[source] io::Error),
+    #[error("{} exists already: choose another name with -o, or replace it with --force", _0.display())]
+    ReportExists(PathBuf),
+    #[error("cannot write the report {}: {source}", path.display())]
+    ReportOut { path: PathBuf, source: io::Error },
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
     #[error(transparent)]
@@ -139,6 +149,10 @@ impl CliError {
             | CliError::Abandoned(_)
             | CliError::LargeArguments
             | CliError::BeyondEnd { .. }
+            | CliError::NoTerminal(_)
+            | CliError::Screen(_)
+            | CliError::ReportExists(_)
+            | CliError::ReportOut { .. }
             | CliError::Signals(_)
             | CliError::Spec(_)
             | CliError::Run(_)

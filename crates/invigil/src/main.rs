@@ -9,6 +9,8 @@ mod judge;
 mod policies;
 mod proposal;
 mod question;
+mod replay;
+mod report;
 mod status;
 mod summary;
 mod terminal;

@@ -12,3 +12,4 @@ mod journal;
 mod props;
 mod summary;
 mod surface;
+mod timeline;
