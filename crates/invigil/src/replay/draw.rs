@@ -347,7 +347,7 @@ fn event(row: &Row, palette: Palette) -> Vec<Line<'static>> {
     match row.known {
         true => lines.extend(indented(data).into_iter().map(Line::raw)),
         false => {
-            let said = "of a kind or a form that this version does not know, word for word:";
+            let said = "not known to this version, word for word:";
             lines.push(Line::styled(said, palette.warn()));
             lines.push(Line::raw(ui::harmless(data)));
         }
@@ -465,7 +465,7 @@ fn snapshot(moment: &MomentDoc, palette: Palette) -> Vec<Line<'static>> {
     say("files", format!("{changes} changes, {reads} reads"), plain);
     say("network", moment.network.to_string(), plain);
     let refused = match moment.last_refused {
-        Some(seq) => format!("{}, the last in {seq}", moment.refused),
+        Some(seq) => format!("{}, last in {seq}", moment.refused),
         None => "0".to_owned(),
     };
     let style = if moment.refused > 0 {

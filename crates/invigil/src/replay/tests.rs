@@ -245,7 +245,7 @@ fn jumps_to_numbers_refusals_and_questions() {
     assert_eq!(looker.model.at, 1);
     looker.press("d");
     assert_eq!(looker.model.at, 6);
-    looker.sees("refused   1, the last in 6");
+    looker.sees("refused   1, last in 6");
     looker.press("d");
     looker.sees("no refusal behind this one");
     looker.press("GD");
