@@ -4,16 +4,19 @@
 //! same bytes; memory grows with the number of distinct things, not with the number of events. There is no I/O and no
 //! clock here, and nothing that was reported is ever shown as something that was seen.
 
+mod claims;
 mod correlation;
 mod diff;
 mod fact;
 mod health;
 mod jsonschema;
 mod name;
+mod os;
 mod outcome;
 mod summary;
 mod surface;
 
+pub use claims::{Claimed, Claims, ClaimsDoc, Finding, JudgedClaim, Said, ToolDid};
 pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
 pub use diff::{
     ChangeKind, Changed, DiffDoc, DiffRow, HealthChange, Ignore, IgnoreError, Item, Section,
@@ -25,6 +28,10 @@ pub use health::{
     PolicyStatus, SdkHealth, SdkStatus,
 };
 pub use jsonschema::view_schemas;
+pub use os::{
+    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, LeftOut, OsSnapshot, OsView,
+    ProcessRow, ProcessState, ProcessTable, RunState, SignalRow, Suspension,
+};
 pub use outcome::{Access, Outcome};
 pub use summary::{
     Counts, DenialSummary, DirectoryChanges, EndpointSummary, FileChange, FileEntry, NoteSummary,

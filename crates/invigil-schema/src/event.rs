@@ -106,6 +106,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// The one category of the kind of this name.
+            pub fn category_of(kind: &str) -> Option<Category> {
+                match kind {
+                    $($name => Some(Category::$category),)+
+                    _ => None,
+                }
+            }
+
             /// Reads what a journal holds. Never fails: what cannot be read is kept as it is.
             pub fn from_parts(kind: &str, data: &RawValue) -> Event {
                 let known = match kind {

@@ -19,6 +19,7 @@ mod job_events;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod os;
 mod task;
 mod telemetry;
 mod text;
@@ -63,6 +64,10 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use os::{
+    AgentProcessChanged, CategoryFlaw, Primitive, SessionEvent, SessionKind, SessionRecord,
+    category_flaw, session_log_has_required_categories,
 };
 pub use task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,
