@@ -19,6 +19,7 @@ mod job_events;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod steer;
 mod task;
 mod telemetry;
 mod text;
@@ -63,6 +64,14 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use steer::{
+    BudgetExceeded, BudgetKind, BudgetShare, CheckpointCause, CheckpointTaken, ChildRunEnded,
+    ChildRunRefused, ChildRunStarted, Circle, Disposition, FuseAction, LeftOut, Lineage,
+    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, Order, OrderEnded,
+    OrderFile, OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
+    RollbackStarted, Rollbacked, RunResumed, RunSuspended, Signal, SignalDisposed, SteeredBy,
+    SuspendReason, Urgency,
 };
 pub use task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,

@@ -228,6 +228,7 @@ pub(crate) fn hook(name: &str, attached: bool) -> Hook {
 }
 
 pub(crate) fn observer(tier: Tier, reads: bool) -> ObserverStarted {
+pub(crate) fn observer(lineage: None,
     let seen = tier != Tier::ContractOnly;
     ObserverStarted {
         tier,
