@@ -29,7 +29,7 @@ pub use health::{
 };
 pub use jsonschema::view_schemas;
 pub use os::{
-    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, LeftOut, OsSnapshot, OsView,
+    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, RowsLeftOut, OsSnapshot, OsView,
     ProcessRow, ProcessState, ProcessTable, RunState, SignalRow, Suspension,
 };
 pub use outcome::{Access, Outcome};

@@ -20,6 +20,7 @@ mod jsonschema;
 mod kernel;
 mod layers;
 mod os;
+mod steer;
 mod task;
 mod telemetry;
 mod text;
@@ -68,6 +69,14 @@ pub use layers::{
 pub use os::{
     AgentProcessChanged, CategoryFlaw, Primitive, SessionEvent, SessionKind, SessionRecord,
     category_flaw, session_log_has_required_categories,
+};
+pub use steer::{
+    BudgetExceeded, BudgetKind, BudgetShare, CheckpointCause, CheckpointTaken, ChildRunEnded,
+    ChildRunRefused, ChildRunStarted, Circle, Disposition, FuseAction, LeftOut, Lineage,
+    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, Order, OrderEnded,
+    OrderFile, OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
+    RollbackStarted, Rollbacked, RunResumed, RunSuspended, Signal, SignalDisposed, SteeredBy,
+    SuspendReason, Urgency,
 };
 pub use task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,

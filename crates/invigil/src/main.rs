@@ -10,6 +10,7 @@ mod policies;
 mod proposal;
 mod question;
 mod status;
+mod steered;
 mod summary;
 mod terminal;
 mod turn;

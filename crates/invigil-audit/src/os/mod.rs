@@ -22,7 +22,7 @@ use agents::Agents;
 use peek::Peek;
 use processes::Processes;
 pub use snapshot::{
-    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, LeftOut, OsSnapshot,
+    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, RowsLeftOut, OsSnapshot,
     ProcessRow, ProcessState, ProcessTable, RunState, SignalRow, Suspension,
 };
 use waiting::Waiting;
@@ -118,7 +118,7 @@ impl OsView {
             open_suspensions: self.waiting.open.clone(),
             processes: self.processes.table(),
             anomalies: self.anomalies.clone(),
-            left_out: LeftOut {
+            left_out: RowsLeftOut {
                 budget_exceeded: self.budgets.left_out,
                 signals: self.signals.left_out,
                 open_suspensions: self.waiting.left_out,

@@ -57,8 +57,8 @@ pub struct OsSnapshot {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anomalies: Vec<Anomaly>,
     /// How many rows were left out of the lists above, so that they have an end.
-    #[serde(default, skip_serializing_if = "LeftOut::is_nothing")]
-    pub left_out: LeftOut,
+    #[serde(default, skip_serializing_if = "RowsLeftOut::is_nothing")]
+    pub left_out: RowsLeftOut,
 }
 
 /// Something that waits, or did.
@@ -227,7 +227,7 @@ pub enum AnomalyKind {
 
 /// How many rows a list would have more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
-pub struct LeftOut {
+pub struct RowsLeftOut {
     /// Of `budget_exceeded`, the oldest.
     #[serde(default)]
     pub budget_exceeded: u64,
@@ -242,8 +242,8 @@ pub struct LeftOut {
     pub anomalies: u64,
 }
 
-impl LeftOut {
+impl RowsLeftOut {
     fn is_nothing(&self) -> bool {
-        *self == LeftOut::default()
+        *self == RowsLeftOut::default()
     }
 }
