@@ -51,6 +51,7 @@ impl<'a> Fact<'a> {
             Event::JournalOpened(_)
             | Event::JournalRecovered(_)
             | Event::RunStarted(_)
+            | Event::RunForked(_)
             | Event::RunFinished(_)
             | Event::RunFailed(_)
             | Event::PolicyLoaded(_)

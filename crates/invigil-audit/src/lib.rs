@@ -29,8 +29,9 @@ pub use health::{
 };
 pub use jsonschema::view_schemas;
 pub use os::{
-    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, RowsLeftOut, OsSnapshot, OsView,
-    ProcessRow, ProcessState, ProcessTable, RunState, SignalRow, Suspension,
+    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, CheckpointRow, MilestoneRow,
+    MilestoneState, OsSnapshot, OsView, ProcessRow, ProcessState, ProcessTable, RowsLeftOut,
+    RunState, SignalRow, Suspension,
 };
 pub use outcome::{Access, Outcome};
 pub use summary::{

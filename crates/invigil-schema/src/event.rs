@@ -169,6 +169,8 @@ kinds! {
     JournalRecovered = "journal_recovered", Sched;
     /// The command is about to be started.
     RunStarted = "run_started", Proc;
+    /// The run begins where another one stood.
+    RunForked = "run_forked", Proc;
     /// The command has ended.
     RunFinished = "run_finished", Proc;
     /// The command could not be started.
@@ -370,6 +372,29 @@ pub struct RunStarted {
     /// Where it comes from, if it was started inside of another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
+}
+
+/// Data of `run_forked`: record 1 of a run that begins where another one stood.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunForked {
+    /// The other run.
+    pub parent: RunId,
+    /// Its last record that belongs to this run's past.
+    pub at_seq: u64,
+    /// The hash of that record, which covers all before it.
+    pub hash: Digest,
+    /// The newest checkpoint of the parent's files by then, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<ForkCheckpoint>,
+}
+
+/// A checkpoint of the run that another one was forked from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ForkCheckpoint {
+    /// Names it within its run.
+    pub id: String,
+    /// The record that it was taken with.
+    pub seq: u64,
 }
 
 /// Data of `run_finished`.

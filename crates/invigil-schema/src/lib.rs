@@ -41,8 +41,8 @@ pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};
 pub use event::{
-    Category, Event, JournalOpened, JournalRecovered, Origin, RunFailed, RunFinished, RunStarted,
-    SpawnFailure, StopReason, Tier,
+    Category, Event, ForkCheckpoint, JournalOpened, JournalRecovered, Origin, RunFailed,
+    RunFinished, RunForked, RunStarted, SpawnFailure, StopReason, Tier,
 };
 pub use exit::ExitCode;
 pub use guard::{

@@ -457,7 +457,10 @@ mod tests {
         for (kind, record) in SessionKind::ALL.iter().zip(each(|_| String::new())) {
             assert_eq!(SessionKind::of(kind.as_str()), Some(*kind));
             assert_eq!(record.kind(), Some(*kind));
-            assert!(!matches!(record.event, SessionEvent::Unknown { .. }), "{kind:?}");
+            assert!(
+                !matches!(record.event, SessionEvent::Unknown { .. }),
+                "{kind:?}"
+            );
         }
     }
 
@@ -512,7 +515,10 @@ mod tests {
         let wrong = record(r#"{"kind":"page_out","category":"proc"}"#);
         assert!(session_log_has_required_categories([&wrong]));
         let found = "proc".to_owned();
-        assert_eq!(category_flaw(&wrong), Some(CategoryFlaw::Wrong { kind, found }));
+        assert_eq!(
+            category_flaw(&wrong),
+            Some(CategoryFlaw::Wrong { kind, found })
+        );
         let wrong = record(r#"{"kind":"page_out","category":"mm","primitive":"sched"}"#);
         let found = "sched".to_owned();
         assert_eq!(
@@ -527,12 +533,22 @@ mod tests {
     fn what_is_not_known_is_kept_word_for_word() {
         let text = r#"{ "kind":"dreamt", "b": 1.50,  "a":[ 1,2 ], "category":"odd" }"#;
         let unknown = record(text);
-        assert_eq!(unknown.event, SessionEvent::Unknown { kind: "dreamt".into() });
+        assert_eq!(
+            unknown.event,
+            SessionEvent::Unknown {
+                kind: "dreamt".into()
+            }
+        );
         assert_eq!((unknown.text.get(), unknown.kind()), (text, None));
         assert_eq!(category_flaw(&unknown), None);
         // Of a known kind, and not to be read.
         let odd = record(r#"{"kind":"suspended","turn":"later"}"#);
-        assert_eq!(odd.event, SessionEvent::Unknown { kind: "suspended".into() });
+        assert_eq!(
+            odd.event,
+            SessionEvent::Unknown {
+                kind: "suspended".into()
+            }
+        );
         assert!(!session_log_has_required_categories([&odd]));
         assert!(SessionRecord::parse(r#"{"turn":1}"#).is_err());
         assert!(SessionRecord::parse("[").is_err());

@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Run(run::Run),
     Runs(runs::Runs),
     Show(show::Show),
+    Claims(claims::Claims),
+    Fork(fork::Fork),
     Export(export::Export),
     Verify(verify::Verify),
     Diff(diff::Diff),

@@ -33,6 +33,9 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
                 text(&started.cwd)
             )
         }
+        Event::RunForked(forked) => {
+            format!("of {} after record {}", forked.parent, forked.at_seq)
+        }
         Event::RunFinished(finished) => ended(finished),
         Event::RunFailed(failed) => format!("{BAD}{}{BAD:#}", ui::harmless(&failed.reason)),
         Event::ObserverStarted(started) => {

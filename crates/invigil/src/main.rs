@@ -9,6 +9,8 @@ mod judge;
 mod policies;
 mod proposal;
 mod question;
+mod session_log;
+mod snapshot;
 mod status;
 mod steered;
 mod summary;

@@ -60,7 +60,9 @@ pub struct Said {
 }
 
 /// What is claimed.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Claimed {
     /// The tests pass.
@@ -109,7 +111,9 @@ pub enum Claimed {
 }
 
 /// What the framework says a tool has done.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub enum ToolDid {
     /// It ran a command, which ended like this.

@@ -6,40 +6,148 @@ use super::sentence::{Sentence, Word};
 
 /// A sentence with one of these is about something else than what has happened.
 const DOUBT: &[&str] = &[
-    "if", "unless", "should", "would", "could", "will", "might", "may", "must", "can", "i'll", "we'll", "it'll", "shall",
-    "let's", "let", "please", "todo", "maybe", "perhaps", "probably", "hopefully", "likely", "try", "tried", "trying",
-    "plan", "want", "need", "needs", "needed", "expect", "expected", "assume", "assuming", "believe", "think", "until",
-    "once", "whether", "you", "your", "they", "user", "going", "gonna", "i'd", "we'd", "suppose", "verify", "ensure",
+    "if",
+    "unless",
+    "should",
+    "would",
+    "could",
+    "will",
+    "might",
+    "may",
+    "must",
+    "can",
+    "i'll",
+    "we'll",
+    "it'll",
+    "shall",
+    "let's",
+    "let",
+    "please",
+    "todo",
+    "maybe",
+    "perhaps",
+    "probably",
+    "hopefully",
+    "likely",
+    "try",
+    "tried",
+    "trying",
+    "plan",
+    "want",
+    "need",
+    "needs",
+    "needed",
+    "expect",
+    "expected",
+    "assume",
+    "assuming",
+    "believe",
+    "think",
+    "until",
+    "once",
+    "whether",
+    "you",
+    "your",
+    "they",
+    "user",
+    "going",
+    "gonna",
+    "i'd",
+    "we'd",
+    "suppose",
+    "verify",
+    "ensure",
 ];
 /// What turns a sentence around.
 const NEGATION: &[&str] = &[
-    "not", "no", "never", "none", "cannot", "can't", "don't", "doesn't", "didn't", "won't", "isn't", "aren't", "wasn't",
-    "weren't", "haven't", "hasn't", "hadn't", "couldn't", "neither", "nor", "without", "nothing", "failed", "fail",
-    "fails", "failing", "failure", "failures", "broken", "except", "but", "however", "although", "though", "some",
-    "most", "many", "few", "half", "almost", "nearly", "only", "one", "unable", "instead", "skipped", "error", "errors",
+    "not", "no", "never", "none", "cannot", "can't", "don't", "doesn't", "didn't", "won't",
+    "isn't", "aren't", "wasn't", "weren't", "haven't", "hasn't", "hadn't", "couldn't", "neither",
+    "nor", "without", "nothing", "failed", "fail", "fails", "failing", "failure", "failures",
+    "broken", "except", "but", "however", "although", "though", "some", "most", "many", "few",
+    "half", "almost", "nearly", "only", "one", "unable", "instead", "skipped", "error", "errors",
 ];
 const DID_NOT: &[&str] = &["didn't", "haven't", "never", "don't"];
 const PEOPLE: &[&str] = &["i", "we", "i've", "we've"];
-const BETWEEN: &[&str] = &["have", "also", "then", "just", "now", "already", "successfully", "first", "finally", "and"];
+const BETWEEN: &[&str] = &[
+    "have",
+    "also",
+    "then",
+    "just",
+    "now",
+    "already",
+    "successfully",
+    "first",
+    "finally",
+    "and",
+];
 const CREATED: &[&str] = &["created", "wrote", "generated"];
 const ADDED: &[&str] = &["added"];
 const CHANGED: &[&str] = &[
-    "changed", "modified", "updated", "edited", "fixed", "patched", "rewrote", "refactored", "touched",
+    "changed",
+    "modified",
+    "updated",
+    "edited",
+    "fixed",
+    "patched",
+    "rewrote",
+    "refactored",
+    "touched",
 ];
 const DELETED: &[&str] = &["deleted", "removed"];
 const RAN: &[&str] = &["ran", "executed"];
 const TOUCH: &[&str] = &[
-    "touch", "touched", "change", "changed", "modify", "modified", "edit", "edited", "alter", "altered", "write",
-    "wrote", "delete", "deleted", "remove", "removed",
+    "touch", "touched", "change", "changed", "modify", "modified", "edit", "edited", "alter",
+    "altered", "write", "wrote", "delete", "deleted", "remove", "removed",
 ];
 const UNTOUCHED: &[&str] = &["untouched", "unchanged", "unmodified", "alone"];
 const KINDS_OF_FILE: &[&str] = &[
-    "a", "an", "the", "new", "empty", "small", "file", "files", "directory", "folder", "script", "module", "named",
-    "called", "existing", "both", "in", "under", "inside", "within", "below", "to", "of", "any", "anything",
+    "a",
+    "an",
+    "the",
+    "new",
+    "empty",
+    "small",
+    "file",
+    "files",
+    "directory",
+    "folder",
+    "script",
+    "module",
+    "named",
+    "called",
+    "existing",
+    "both",
+    "in",
+    "under",
+    "inside",
+    "within",
+    "below",
+    "to",
+    "of",
+    "any",
+    "anything",
 ];
-const PASS: &[&str] = &["pass", "passes", "passed", "passing", "succeed", "succeeds", "succeeded", "green"];
+const PASS: &[&str] = &[
+    "pass",
+    "passes",
+    "passed",
+    "passing",
+    "succeed",
+    "succeeds",
+    "succeeded",
+    "green",
+];
 const NETWORK: &[&str] = &["network", "internet"];
-const TRAFFIC: &[&str] = &["access", "request", "requests", "call", "calls", "traffic", "connection", "connections"];
+const TRAFFIC: &[&str] = &[
+    "access",
+    "request",
+    "requests",
+    "call",
+    "calls",
+    "traffic",
+    "connection",
+    "connections",
+];
 
 /// Everything that a sentence claims.
 pub(super) fn claims(sentence: &Sentence<'_>) -> Vec<Claimed> {
@@ -73,7 +181,9 @@ fn tests_pass(words: &[Word<'_>]) -> bool {
     }
     let passes = |at: usize| {
         let behind = words[at + 1..].iter();
-        let skip = ["now", "still", "all", "have", "has", "are", "is", "were", "was", "suite", "suites"];
+        let skip = [
+            "now", "still", "all", "have", "has", "are", "is", "were", "was", "suite", "suites",
+        ];
         let mut behind = behind.skip_while(|word| word.is_one_of(&skip));
         behind.next().is_some_and(|word| word.is_one_of(PASS))
     };
@@ -86,11 +196,20 @@ fn tests_pass(words: &[Word<'_>]) -> bool {
 
 /// `12 passed, 0 failed` denies nothing.
 fn without_zero_failures<'a>(words: &[Word<'a>]) -> Vec<Word<'a>> {
-    let (zero, failures) = (["0", "no", "zero"], ["failed", "failure", "failures", "failing", "error", "errors", "skipped"]);
+    let (zero, failures) = (
+        ["0", "no", "zero"],
+        [
+            "failed", "failure", "failures", "failing", "error", "errors", "skipped",
+        ],
+    );
     let mut kept: Vec<Word<'a>> = Vec::new();
     let mut at = 0;
     while at < words.len() {
-        if words[at].is_one_of(&zero) && words.get(at + 1).is_some_and(|word| word.is_one_of(&failures)) {
+        if words[at].is_one_of(&zero)
+            && words
+                .get(at + 1)
+                .is_some_and(|word| word.is_one_of(&failures))
+        {
             at += 2;
             continue;
         }
@@ -121,7 +240,9 @@ fn joined(words: &[Word<'_>], verbs: &[&str]) -> Option<usize> {
     let joins = |at: usize| {
         let before = words[..at].iter().rev();
         let mut before = before.skip_while(|word| word.is_one_of(&["then", "also"]));
-        before.next().is_some_and(|word| word.is("and") || *word == Word::Break)
+        before
+            .next()
+            .is_some_and(|word| word.is("and") || *word == Word::Break)
     };
     let mut verbs_at = (1..words.len()).filter(|&at| words[at].is_one_of(verbs));
     verbs_at.find(|&at| begins && joins(at))
@@ -149,9 +270,22 @@ fn ran(words: &[Word<'_>]) -> Vec<Claimed> {
     if !quoted.is_empty() {
         return quoted;
     }
-    let filler = ["the", "all", "full", "entire", "whole", "unit", "integration", "my", "our", "of"];
+    let filler = [
+        "the",
+        "all",
+        "full",
+        "entire",
+        "whole",
+        "unit",
+        "integration",
+        "my",
+        "our",
+        "of",
+    ];
     let mut rest = behind.iter().skip_while(|word| word.is_one_of(&filler));
-    let tests = rest.next().is_some_and(|word| word.is_one_of(&["tests", "test"]));
+    let tests = rest
+        .next()
+        .is_some_and(|word| word.is_one_of(&["tests", "test"]));
     match tests {
         true => vec![command(super::suites::THE_TESTS)],
         false => Vec::new(),
@@ -178,7 +312,9 @@ fn active(words: &[Word<'_>]) -> Vec<Claimed> {
         };
         let (paths, rest) = paths(&words[at + 1..]);
         // `removed x.rs from the list` and `added x.rs to it` say nothing of the file.
-        let ends = rest.is_none_or(|word| word.is_one_of(&["and", "because", "since", "entirely", "completely", "too"]));
+        let ends = rest.is_none_or(|word| {
+            word.is_one_of(&["and", "because", "since", "entirely", "completely", "too"])
+        });
         if !strict || ends {
             claims.extend(paths.into_iter().map(claim));
         }
@@ -225,7 +361,9 @@ fn paths<'a, 'b>(words: &'b [Word<'a>]) -> (Vec<String>, Option<&'b Word<'a>>) {
         }
         let joins = word.is("and") || *word == Word::Break;
         // Behind the last of them a conjunction begins something else.
-        let goes_on = words[at + 1..].iter().find(|next| !next.is("and") && **next != Word::Break);
+        let goes_on = words[at + 1..]
+            .iter()
+            .find(|next| !next.is("and") && **next != Word::Break);
         let more = goes_on.is_some_and(|next| next.path().is_some());
         match paths.is_empty() {
             true if word.is_one_of(KINDS_OF_FILE) || *word == Word::Break => {}
@@ -256,25 +394,56 @@ fn no_network(words: &[Word<'_>]) -> bool {
         return false;
     };
     let before: Vec<&Word<'_>> = words[..at].iter().rev().collect();
-    let filler = ["any", "the", "using", "accessing", "use", "used", "access", "accessed", "make", "made", "making", "touch", "touched"];
+    let filler = [
+        "any",
+        "the",
+        "using",
+        "accessing",
+        "use",
+        "used",
+        "access",
+        "accessed",
+        "make",
+        "made",
+        "making",
+        "touch",
+        "touched",
+    ];
     let Some(turn) = before.iter().find(|word| !word.is_one_of(&filler)) else {
         return false;
     };
-    let behind: Vec<&Word<'_>> = words[at + 1..].iter().skip_while(|word| word.is_one_of(TRAFFIC)).collect();
+    let behind: Vec<&Word<'_>> = words[at + 1..]
+        .iter()
+        .skip_while(|word| word.is_one_of(TRAFFIC))
+        .collect();
     let done = ["was", "were", "made", "used", "performed", "at", "all"];
-    let ends = behind.iter().all(|word| word.is_one_of(&done) || **word == Word::Break);
-    let follows = behind.first().is_none_or(|word| **word == Word::Break || word.is_one_of(&done) || word.is_one_of(&["and", "during", "in"]));
+    let ends = behind
+        .iter()
+        .all(|word| word.is_one_of(&done) || **word == Word::Break);
+    let follows = behind.first().is_none_or(|word| {
+        **word == Word::Break || word.is_one_of(&done) || word.is_one_of(&["and", "during", "in"])
+    });
     match turn {
         turn if turn.is("no") => {
-            let said = before.get(1).is_none_or(|word| word.is_one_of(&["made", "used", "was", "were", "there"]) || ***word == Word::Break);
+            let said = before.get(1).is_none_or(|word| {
+                word.is_one_of(&["made", "used", "was", "were", "there"]) || **word == Word::Break
+            });
             said && ends
         }
         turn if turn.is("without") => follows,
         turn if turn.is_one_of(DID_NOT) => follows,
         turn if turn.is("not") => {
             let helps = ["did", "have", "has"];
-            let verb = before.iter().take_while(|word| !word.is("not")).any(|word| !word.is_one_of(&["any", "the"]));
-            verb && follows && before.iter().skip_while(|word| !word.is("not")).nth(1).is_some_and(|word| word.is_one_of(&helps))
+            let verb = before
+                .iter()
+                .take_while(|word| !word.is("not"))
+                .any(|word| !word.is_one_of(&["any", "the"]));
+            verb && follows
+                && before
+                    .iter()
+                    .skip_while(|word| !word.is("not"))
+                    .nth(1)
+                    .is_some_and(|word| word.is_one_of(&helps))
         }
         _ => false,
     }
@@ -297,23 +466,29 @@ fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
         }
         let filler = ["file", "files", "that", "i", "i've", "we", "have"];
         let verb = behind.iter().position(|word| !word.is_one_of(&filler))?;
-        let is = behind.get(verb + 1)?.is_one_of(&["is", "are", "was", "were"]);
+        let is = behind
+            .get(verb + 1)?
+            .is_one_of(&["is", "are", "was", "were"]);
         return match behind[verb].is_one_of(CHANGED) && is && verb > 0 {
             true => some(paths(&behind[verb + 2..])),
             false => None,
         };
     }
     if let Some(outside) = at("outside") {
-        let denied = words[..outside].iter().any(|word| {
-            word.is_one_of(DID_NOT) || word.is_one_of(&["not", "nothing", "no"])
-        });
+        let denied = words[..outside]
+            .iter()
+            .any(|word| word.is_one_of(DID_NOT) || word.is_one_of(&["not", "nothing", "no"]));
         return match denied && has(TOUCH) {
             true => some(paths(&words[outside + 1..])),
             false => None,
         };
     }
-    let confined = words.iter().position(|word| word.is_one_of(&["confined", "limited", "restricted"]))?;
-    let changes = words[..confined].iter().any(|word| word.is_one_of(&["changes", "edits", "modifications"]));
+    let confined = words
+        .iter()
+        .position(|word| word.is_one_of(&["confined", "limited", "restricted"]))?;
+    let changes = words[..confined]
+        .iter()
+        .any(|word| word.is_one_of(&["changes", "edits", "modifications"]));
     match changes && !has(&["not", "aren't", "isn't"]) {
         true => some(paths(&words[confined + 1..])),
         false => None,
@@ -323,7 +498,8 @@ fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
 /// The paths, if nothing else is named behind them: `I only changed a.rs and the tests` is not understood.
 fn whole(words: &[Word<'_>]) -> Option<Vec<String>> {
     let (paths, rest) = paths(words);
-    let ends = rest.is_none_or(|word| word.is_one_of(&["because", "since", "as", "for", "to", "so"]));
+    let ends =
+        rest.is_none_or(|word| word.is_one_of(&["because", "since", "as", "for", "to", "so"]));
     (ends && !paths.is_empty()).then_some(paths)
 }
 
@@ -333,7 +509,8 @@ fn untouched(words: &[Word<'_>]) -> Vec<String> {
         let not = word.is("not") && at > 0 && words[at - 1].is_one_of(&["did", "have"]);
         let verb = words.get(at + 1).is_some_and(|verb| verb.is_one_of(TOUCH));
         let ing = ["touching", "changing", "modifying", "editing", "altering"];
-        let without = word.is("without") && words.get(at + 1).is_some_and(|verb| verb.is_one_of(&ing));
+        let without =
+            word.is("without") && words.get(at + 1).is_some_and(|verb| verb.is_one_of(&ing));
         let people = words[..at].iter().any(|word| word.is_one_of(PEOPLE));
         if (people && verb && (not || word.is_one_of(DID_NOT))) || without {
             return paths(&words[at + 2..]).0;
@@ -346,12 +523,19 @@ fn untouched(words: &[Word<'_>]) -> Vec<String> {
         }
         if word.path().is_some() && !words[..at].iter().any(|word| word.path().is_some()) {
             let (found, rest) = paths(&words[at..]);
-            let stays = rest.is_some_and(|word| word.is_one_of(&["is", "are", "was", "were", "remains", "remain"]));
-            let behind = words[at..].iter().skip_while(|word| !word.is_one_of(&["is", "are", "was", "were", "remains", "remain"]));
-            let mut behind = behind.skip(1).skip_while(|word| word.is_one_of(&["left", "still", "completely"]));
+            let stays = rest.is_some_and(|word| {
+                word.is_one_of(&["is", "are", "was", "were", "remains", "remain"])
+            });
+            let behind = words[at..].iter().skip_while(|word| {
+                !word.is_one_of(&["is", "are", "was", "were", "remains", "remain"])
+            });
+            let mut behind = behind
+                .skip(1)
+                .skip_while(|word| word.is_one_of(&["left", "still", "completely"]));
             let (first, second) = (behind.next(), behind.next());
             let plainly = first.is_some_and(|word| word.is_one_of(UNTOUCHED));
-            let denied = first.is_some_and(|word| word.is("not")) && second.is_some_and(|word| word.is_one_of(TOUCH));
+            let denied = first.is_some_and(|word| word.is("not"))
+                && second.is_some_and(|word| word.is_one_of(TOUCH));
             if stays && (plainly || denied) {
                 return found;
             }
@@ -440,10 +624,16 @@ mod tests {
     #[test]
     fn commands_that_are_said_to_have_run() {
         assert_eq!(of("I ran `cargo test --all`."), [ran("cargo test --all")]);
-        assert_eq!(of("I have also executed `make` and `make check`."), [ran("make"), ran("make check")]);
+        assert_eq!(
+            of("I have also executed `make` and `make check`."),
+            [ran("make"), ran("make check")]
+        );
         assert_eq!(of("Ran `./build.sh`"), [ran("./build.sh")]);
         assert_eq!(of("I ran the full test suite."), [ran("the tests")]);
-        assert_eq!(of("I ran the tests and all tests pass."), [Claimed::TestsPass, ran("the tests")]);
+        assert_eq!(
+            of("I ran the tests and all tests pass."),
+            [Claimed::TestsPass, ran("the tests")]
+        );
         for text in [
             "I did not run `make`.",
             "I never ran `make`",
@@ -458,12 +648,24 @@ mod tests {
     #[test]
     fn files_that_are_said_to_be_different() {
         assert_eq!(of("I created `a.txt`."), [created("a.txt")]);
-        assert_eq!(of("Created a new file named src/b.rs"), [created("src/b.rs")]);
-        assert_eq!(of("I've updated a.rs, b.rs and c.rs to use it."), [changed("a.rs"), changed("b.rs"), changed("c.rs")]);
+        assert_eq!(
+            of("Created a new file named src/b.rs"),
+            [created("src/b.rs")]
+        );
+        assert_eq!(
+            of("I've updated a.rs, b.rs and c.rs to use it."),
+            [changed("a.rs"), changed("b.rs"), changed("c.rs")]
+        );
         assert_eq!(of("I deleted `old.py`."), [deleted("old.py")]);
         assert_eq!(of("`src/x.py` was created."), [created("src/x.py")]);
-        assert_eq!(of("I created a.txt and ran `make`."), [ran("make"), created("a.txt")]);
-        assert_eq!(of("- Updated `Cargo.toml`\n- Removed `old/`"), [changed("Cargo.toml"), deleted("old/")]);
+        assert_eq!(
+            of("I created a.txt and ran `make`."),
+            [ran("make"), created("a.txt")]
+        );
+        assert_eq!(
+            of("- Updated `Cargo.toml`\n- Removed `old/`"),
+            [changed("Cargo.toml"), deleted("old/")]
+        );
         for text in [
             "I removed `a.rs` from the list",
             "I added a.rs to the index",
@@ -482,10 +684,19 @@ mod tests {
         assert_eq!(of("I did not touch `config.toml`."), [left("config.toml")]);
         assert_eq!(of("I didn't modify any files in tests/."), [left("tests/")]);
         assert_eq!(of("Cargo.lock was left unchanged."), [left("Cargo.lock")]);
-        assert_eq!(of("I left `a.rs` and `b.rs` untouched."), [left("a.rs"), left("b.rs")]);
+        assert_eq!(
+            of("I left `a.rs` and `b.rs` untouched."),
+            [left("a.rs"), left("b.rs")]
+        );
         assert_eq!(of("I only touched src/."), [only(&["src/"])]);
-        assert_eq!(of("I only changed files in `src/` and `docs/`."), [only(&["src/", "docs/"])]);
-        assert_eq!(of("I did not touch anything outside of src/"), [only(&["src/"])]);
+        assert_eq!(
+            of("I only changed files in `src/` and `docs/`."),
+            [only(&["src/", "docs/"])]
+        );
+        assert_eq!(
+            of("I did not touch anything outside of src/"),
+            [only(&["src/"])]
+        );
         assert_eq!(of("All changes are confined to src/."), [only(&["src/"])]);
         assert_eq!(of("The only file I changed is a.rs"), [only(&["a.rs"])]);
         assert_eq!(of("Only `a.rs` was modified."), [only(&["a.rs"])]);

@@ -9,10 +9,10 @@ use crate::{ClaimKind, HealthDoc};
 
 /// Shells do these themselves, so that nobody sees a program.
 const BUILTINS: &[&str] = &[
-    ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec", "exit", "export",
-    "false", "fg", "hash", "help", "history", "jobs", "kill", "let", "local", "popd", "printf", "pushd", "pwd", "read",
-    "return", "set", "shift", "source", "test", "time", "times", "trap", "true", "type", "ulimit", "umask", "unset",
-    "wait",
+    ".", ":", "[", "alias", "bg", "break", "cd", "command", "continue", "echo", "eval", "exec",
+    "exit", "export", "false", "fg", "hash", "help", "history", "jobs", "kill", "let", "local",
+    "popd", "printf", "pushd", "pwd", "read", "return", "set", "shift", "source", "test", "time",
+    "times", "trap", "true", "type", "ulimit", "umask", "unset", "wait",
 ];
 
 /// What is to be held of a claim, and why.
@@ -49,7 +49,10 @@ impl Judgement {
     fn absent(complete: bool, because: &str) -> Self {
         match complete {
             true => Judgement::contradicted(because, Vec::new()),
-            false => Judgement::unsupported(format!("{because}, but not everything was seen"), Vec::new()),
+            false => Judgement::unsupported(
+                format!("{because}, but not everything was seen"),
+                Vec::new(),
+            ),
         }
     }
 }
@@ -109,10 +112,13 @@ impl<'a> Judge<'a> {
 
     /// The newest run of each command that runs tests, by the end of the runs.
     fn suites(&self, until: u64) -> Vec<(&'a Command, Run, Option<Ended>)> {
+        // Checks are run on what the agent left: they count if nothing has changed since it spoke.
+        let checks_it =
+            |run: &Run| run.is_check && self.places.work_between(until, run.seq).is_none();
         let newest = |command: &'a Command| {
             let mut runs = command.runs.iter().rev();
-            let run = runs.find(|run| run.is_suite && run.seq < until)?;
-            let ended = run.ended.filter(|ended| ended.seq < until);
+            let run = runs.find(|run| run.is_suite && (run.seq < until || checks_it(run)))?;
+            let ended = run.ended.filter(|ended| ended.seq < until || run.is_check);
             Some((command, *run, ended))
         };
         let mut suites: Vec<_> = self.seen.commands.iter().filter_map(newest).collect();
@@ -124,7 +130,10 @@ impl<'a> Judge<'a> {
     fn tests_pass(&self, until: u64) -> Judgement {
         let suites = self.suites(until);
         let Some((last, last_run, last_end)) = suites.last() else {
-            return Judgement::unsupported("no command that runs tests was seen before", Vec::new());
+            return Judgement::unsupported(
+                "no command that runs tests was seen before",
+                Vec::new(),
+            );
         };
         let Some(last_end) = last_end else {
             let because = format!("`{}` had not ended", shown(&last.argv));
@@ -156,7 +165,8 @@ impl<'a> Judge<'a> {
             return doubt;
         }
         let events = suites.iter();
-        let events = events.flat_map(|(_, run, ended)| [Some(run.seq), ended.map(|ended| ended.seq)]);
+        let events =
+            events.flat_map(|(_, run, ended)| [Some(run.seq), ended.map(|ended| ended.seq)]);
         let mut events: Vec<u64> = events.flatten().collect();
         if let Some((path, change)) = self.places.work_between(last_end.seq, until) {
             events.push(change.seq);
@@ -173,7 +183,9 @@ impl<'a> Judge<'a> {
         let suites = self.suites(until);
         let events: Vec<u64> = suites.iter().map(|(_, run, _)| run.seq).collect();
         match suites.last() {
-            Some((command, ..)) => Judgement::supported(format!("`{}` ran", shown(&command.argv)), events),
+            Some((command, ..)) => {
+                Judgement::supported(format!("`{}` ran", shown(&command.argv)), events)
+            }
             // There are more ways to run tests than anybody knows.
             None => Judgement::unsupported("no command that runs tests was seen before", events),
         }
@@ -198,7 +210,10 @@ impl<'a> Judge<'a> {
             let because = "a shell can do this without a program that could be seen";
             return Judgement::unsupported(because, Vec::new());
         }
-        Judgement::absent(self.programs_complete(), &format!("`{program}` was never run"))
+        Judgement::absent(
+            self.programs_complete(),
+            &format!("`{program}` was never run"),
+        )
     }
 
     /// Runs of a command line: as it is, or given to a shell.
@@ -224,7 +239,10 @@ impl<'a> Judge<'a> {
         let commands = self.seen.commands.iter();
         let commands = commands.filter(|command| command.argv.iter().any(names));
         let first = |command: &Command| command.runs.front().map(|run| run.seq);
-        let mut events: Vec<u64> = commands.filter_map(first).filter(|seq| *seq < until).collect();
+        let mut events: Vec<u64> = commands
+            .filter_map(first)
+            .filter(|seq| *seq < until)
+            .collect();
         events.sort_unstable();
         events
     }
@@ -236,14 +254,23 @@ impl<'a> Judge<'a> {
         };
         let changes: Vec<Change> = self.places.changes(&place, until);
         let events = |list: &[Change]| list.iter().map(|change| change.seq).collect::<Vec<u64>>();
-        let fitting: Vec<Change> = changes.iter().filter(|change| fits(change.act)).copied().collect();
+        let fitting: Vec<Change> = changes
+            .iter()
+            .filter(|change| fits(change.act))
+            .copied()
+            .collect();
         if let (Some(last), Some(fit)) = (changes.last(), fitting.last()) {
             let gone = |act| matches!(act, Act::Deleted | Act::MovedAway);
             let turned = gone(last.act) != gone(fit.act) && !place.is_directory;
             return match (turned, fitting.iter().any(|change| change.sure)) {
-                (true, _) => Judgement::unsupported(format!("it was {word}, and then the opposite happened"), events(&changes)),
+                (true, _) => Judgement::unsupported(
+                    format!("it was {word}, and then the opposite happened"),
+                    events(&changes),
+                ),
                 (false, true) => Judgement::supported(format!("it was {word}"), events(&fitting)),
-                (false, false) => Judgement::unsupported("whether it succeeded was not seen", events(&fitting)),
+                (false, false) => {
+                    Judgement::unsupported("whether it succeeded was not seen", events(&fitting))
+                }
             };
         }
         if !changes.is_empty() {
@@ -254,7 +281,10 @@ impl<'a> Judge<'a> {
             let because = format!("{other} is called like it, and is another file");
             return Judgement::unsupported(because, vec![change.seq]);
         }
-        Judgement::absent(self.files_complete(), &format!("no file of this name was {word}"))
+        Judgement::absent(
+            self.files_complete(),
+            &format!("no file of this name was {word}"),
+        )
     }
 
     fn untouched(&self, path: &str, until: u64) -> Judgement {
@@ -263,7 +293,11 @@ impl<'a> Judge<'a> {
         };
         let changes = self.places.changes(&place, until);
         let of = |wanted: fn(&Change) -> bool| -> Vec<u64> {
-            changes.iter().filter(|change| wanted(change)).map(|change| change.seq).collect()
+            changes
+                .iter()
+                .filter(|change| wanted(change))
+                .map(|change| change.seq)
+                .collect()
         };
         let content = of(|change| change.sure && change.act != Act::Attributes);
         if !content.is_empty() {
@@ -274,8 +308,14 @@ impl<'a> Judge<'a> {
             return Judgement::unsupported(because, of(|_| true));
         }
         match self.files_complete() {
-            true => Judgement::supported("nothing was seen that changed it, and nothing can have been missed", Vec::new()),
-            false => Judgement::unsupported("nothing was seen that changed it, but not everything was seen", Vec::new()),
+            true => Judgement::supported(
+                "nothing was seen that changed it, and nothing can have been missed",
+                Vec::new(),
+            ),
+            false => Judgement::unsupported(
+                "nothing was seen that changed it, but not everything was seen",
+                Vec::new(),
+            ),
         }
     }
 
@@ -296,34 +336,61 @@ impl<'a> Judge<'a> {
             return Judgement::contradicted(because, events);
         }
         if let Some((path, ..)) = of(Side::Settings).next() {
-            let events = of(Side::Settings).map(|(_, change, _)| change.seq).collect();
+            let events = of(Side::Settings)
+                .map(|(_, change, _)| change.seq)
+                .collect();
             let because = format!("{path} was changed, too, which may be a program's own");
             return Judgement::unsupported(because, events);
         }
         match self.files_complete() {
-            true => Judgement::supported("nothing else was changed but what tools keep for themselves", Vec::new()),
-            false => Judgement::unsupported("nothing else was seen to change, but not everything was seen", Vec::new()),
+            true => Judgement::supported(
+                "nothing else was changed but what tools keep for themselves",
+                Vec::new(),
+            ),
+            false => Judgement::unsupported(
+                "nothing else was seen to change, but not everything was seen",
+                Vec::new(),
+            ),
         }
     }
 
     fn no_network(&self, until: u64) -> Judgement {
-        let contacts = self.seen.contacts.iter().filter(|contact| contact.seq < until);
+        let contacts = self
+            .seen
+            .contacts
+            .iter()
+            .filter(|contact| contact.seq < until);
         let of = |kind: ContactKind| contacts.clone().filter(move |contact| contact.kind == kind);
         if let Some(first) = of(ContactKind::Outside).next() {
-            let events = of(ContactKind::Outside).map(|contact| contact.seq).collect();
+            let events = of(ContactKind::Outside)
+                .map(|contact| contact.seq)
+                .collect();
             return Judgement::contradicted(format!("{} was talked to", first.endpoint), events);
         }
         if let Some(first) = of(ContactKind::Failed).next() {
             let events = of(ContactKind::Failed).map(|contact| contact.seq).collect();
-            return Judgement::unsupported(format!("{} was tried and did not answer", first.endpoint), events);
+            return Judgement::unsupported(
+                format!("{} was tried and did not answer", first.endpoint),
+                events,
+            );
         }
         match self.health.allows(ClaimKind::NoOtherNetwork) {
-            true => Judgement::supported("nothing beyond this machine was talked to, and nothing can have been missed", Vec::new()),
+            true => Judgement::supported(
+                "nothing beyond this machine was talked to, and nothing can have been missed",
+                Vec::new(),
+            ),
             false => Judgement::unsupported("nothing was seen, but not everything was", Vec::new()),
         }
     }
 
-    fn tool_command(&self, command: &str, code: Option<i64>, ok: Option<bool>, from: u64, until: u64) -> Judgement {
+    fn tool_command(
+        &self,
+        command: &str,
+        code: Option<i64>,
+        ok: Option<bool>,
+        from: u64,
+        until: u64,
+    ) -> Judgement {
         let runs = self.runs_of(command, from, until);
         let Some(run) = runs.last() else {
             return match self.ran(command, until) {
@@ -351,13 +418,18 @@ impl<'a> Judge<'a> {
         };
         match (agrees, code, ok) {
             (true, ..) => Judgement::supported(format!("it {}", how(ended)), events),
-            (false, Some(code), _) => {
-                Judgement::contradicted(format!("it is reported to have exited with {code}, and it {}", how(ended)), events)
-            }
+            (false, Some(code), _) => Judgement::contradicted(
+                format!(
+                    "it is reported to have exited with {code}, and it {}",
+                    how(ended)
+                ),
+                events,
+            ),
             // A tool may have gone well although its command did not.
-            (false, None, Some(true)) => {
-                Judgement::contradicted(format!("it is reported to have gone well, and it {}", how(ended)), events)
-            }
+            (false, None, Some(true)) => Judgement::contradicted(
+                format!("it is reported to have gone well, and it {}", how(ended)),
+                events,
+            ),
             (false, None, _) => Judgement::unsupported(format!("it {}", how(ended)), events),
         }
     }
@@ -367,18 +439,29 @@ impl<'a> Judge<'a> {
             return Judgement::unsupported("it is not known where the command ran", Vec::new());
         };
         let changes = self.places.changes(&place, until);
-        let within = changes.iter().filter(|change| change.seq >= from && change.act != Act::Attributes);
+        let within = changes
+            .iter()
+            .filter(|change| change.seq >= from && change.act != Act::Attributes);
         let events: Vec<u64> = within.map(|change| change.seq).collect();
         match (events.is_empty(), ok) {
-            (false, Some(false)) => Judgement::contradicted("it is reported to have failed, and the file was changed", events),
+            (false, Some(false)) => Judgement::contradicted(
+                "it is reported to have failed, and the file was changed",
+                events,
+            ),
             (false, _) => Judgement::supported("the file was changed during the call", events),
-            (true, Some(false)) => Judgement::supported("it is reported to have failed, and nothing was changed", events),
+            (true, Some(false)) => Judgement::supported(
+                "it is reported to have failed, and nothing was changed",
+                events,
+            ),
             (true, _) => {
                 if let Some((other, change)) = self.places.namesake(path, until) {
                     let because = format!("{other} is called like it, and is another file");
                     return Judgement::unsupported(because, vec![change.seq]);
                 }
-                Judgement::absent(self.files_complete(), "the file was not changed during the call")
+                Judgement::absent(
+                    self.files_complete(),
+                    "the file was not changed during the call",
+                )
             }
         }
     }
@@ -435,9 +518,21 @@ fn is_plain_command(command: &str) -> bool {
 /// `sh -c COMMAND`, by whatever shell and with whatever options.
 fn is_given_to_shell(argv: &[String], command: &str) -> bool {
     let shell = argv.first().map(|program| base_name(program));
-    let is_shell = shell.is_some_and(|shell| matches!(shell, "ash" | "bash" | "dash" | "fish" | "ksh" | "sh" | "zsh"));
-    let given = argv.iter().skip(1).skip_while(|word| !(word.starts_with('-') && word.ends_with('c')));
-    is_shell && given.skip(1).find(|word| *word != "--").is_some_and(|text| text.trim() == command.trim())
+    let is_shell = shell.is_some_and(|shell| {
+        matches!(
+            shell,
+            "ash" | "bash" | "dash" | "fish" | "ksh" | "sh" | "zsh"
+        )
+    });
+    let given = argv
+        .iter()
+        .skip(1)
+        .skip_while(|word| !(word.starts_with('-') && word.ends_with('c')));
+    is_shell
+        && given
+            .skip(1)
+            .find(|word| *word != "--")
+            .is_some_and(|text| text.trim() == command.trim())
 }
 
 /// Whether these arguments are a run of these words: the same program, and its arguments at the beginning. A script has

@@ -78,7 +78,13 @@ impl Claims {
     fn make(&mut self, made: Made) {
         // The same words in the last message and in the report of the end are one claim.
         let again = |other: &Made| other.claim == made.claim && other.said.text == made.said.text;
-        if let Some(known) = self.made.iter_mut().rev().take(32).find(|other| again(other)) {
+        if let Some(known) = self
+            .made
+            .iter_mut()
+            .rev()
+            .take(32)
+            .find(|other| again(other))
+        {
             known.until = made.until;
             return;
         }
@@ -149,7 +155,12 @@ impl View for Claims {
             }
         });
         let claims: Vec<JudgedClaim> = judged.collect();
-        let count = |finding| claims.iter().filter(|claim| claim.finding == finding).count() as u64;
+        let count = |finding| {
+            claims
+                .iter()
+                .filter(|claim| claim.finding == finding)
+                .count() as u64
+        };
         ClaimsDoc {
             schema: ClaimsDoc::SCHEMA.to_owned(),
             supported: count(Finding::Supported),

@@ -6,7 +6,15 @@ use super::seen::{Act, Change, Seen};
 
 /// Directories that tools keep for themselves: to have filled them is not to have changed a project.
 const KEPT_BY_TOOLS: &[&str] = &[
-    ".cache", ".git", ".gradle", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".tox", "__pycache__", "node_modules",
+    ".cache",
+    ".git",
+    ".gradle",
+    ".mypy_cache",
+    ".pytest_cache",
+    ".ruff_cache",
+    ".tox",
+    "__pycache__",
+    "node_modules",
     "target",
 ];
 /// Places for files that nobody keeps.
@@ -97,7 +105,8 @@ impl<'a> Places<'a> {
         let within = |change: &&Change| {
             change.seq > after && change.seq < until && change.act != Act::Attributes
         };
-        let changed = files.filter_map(|(path, changes)| Some((path, changes.iter().find(within)?)));
+        let changed =
+            files.filter_map(|(path, changes)| Some((path, changes.iter().find(within)?)));
         let first = changed.min_by_key(|(_, change)| change.seq)?;
         Some((first.0.to_string_lossy().into_owned(), *first.1))
     }
@@ -119,14 +128,29 @@ impl<'a> Places<'a> {
                 continue;
             };
             // A directory above is made so that something can be in it.
-            let above = |place: &Place| within(&place.path, &Place { path: path.clone().into_owned(), is_directory: true });
-            if places.iter().any(|place| within(&path, place) || above(place)) {
+            let above = |place: &Place| {
+                within(
+                    &place.path,
+                    &Place {
+                        path: path.clone().into_owned(),
+                        is_directory: true,
+                    },
+                )
+            };
+            if places
+                .iter()
+                .any(|place| within(&path, place) || above(place))
+            {
                 continue;
             }
             let in_work = work.as_ref().is_some_and(|work| within(&path, work));
             let temporary = TEMPORARY.iter().any(|start| path.starts_with(start));
-            let gone = changes.last().is_some_and(|last| matches!(last.act, Act::Deleted | Act::MovedAway))
-                && changes.first().is_some_and(|first| first.act == Act::Created);
+            let gone = changes
+                .last()
+                .is_some_and(|last| matches!(last.act, Act::Deleted | Act::MovedAway))
+                && changes
+                    .first()
+                    .is_some_and(|first| first.act == Act::Created);
             let side = match in_work {
                 true if is_kept_by_tools(&path) || gone => continue,
                 true => Side::Work,
@@ -143,7 +167,9 @@ impl<'a> Places<'a> {
 
 /// Whether a path is in a directory that a tool keeps for itself. What makes git do something else is not.
 fn is_kept_by_tools(path: &str) -> bool {
-    let mut parts = path.split('/').skip_while(|part| !KEPT_BY_TOOLS.contains(part));
+    let mut parts = path
+        .split('/')
+        .skip_while(|part| !KEPT_BY_TOOLS.contains(part));
     match (parts.next(), parts.next()) {
         (Some(".git"), Some("hooks" | "config")) => false,
         (Some(_), _) => true,

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use invigil_schema::{
     Address, CheckCompleted, CheckStarted, Event, FileOp, FileOpKind, NetOp, NetOpKind, OsText,
-    ProcessExec, ProcessExited, ProcessRef,
+    ProcessExec, ProcessExited, ProcessRef, Stage,
 };
 
 use super::suites;
@@ -40,6 +40,8 @@ pub(super) struct Run {
     pub(super) ended: Option<Ended>,
     /// It runs tests, and nothing that runs tests has started it.
     pub(super) is_suite: bool,
+    /// Invigil itself has run it, on what the agent left.
+    pub(super) is_check: bool,
 }
 
 /// A command line in one directory, and when it ran.
@@ -143,6 +145,7 @@ impl Seen {
             seq,
             ended: None,
             is_suite: tests && !in_suite,
+            is_check: false,
         };
         let mut key = Vec::new();
         for word in &exec.argv {
@@ -202,11 +205,15 @@ impl Seen {
 
     /// A check of a contract is a command like any other, but Invigil itself has run it.
     fn check_started(&mut self, seq: u64, started: &CheckStarted) {
+        if started.stage != Stage::Verify {
+            return;
+        }
         let command = &started.check.command;
         let run = Run {
             seq,
             ended: None,
             is_suite: suites::is_command(command),
+            is_check: true,
         };
         let key = (command.clone().into_bytes(), OsText::default());
         let argv = || command.split_whitespace().map(str::to_owned).collect();
@@ -220,7 +227,11 @@ impl Seen {
         // What counts is whether it was as expected.
         let code = match completed.result.passed {
             true => Some(0),
-            false => completed.result.exit_code.filter(|code| *code != 0).or(Some(1)),
+            false => completed
+                .result
+                .exit_code
+                .filter(|code| *code != 0)
+                .or(Some(1)),
         };
         self.end(place, began, Ended { seq, code });
     }

@@ -56,7 +56,9 @@ pub(super) fn sentences(text: &str) -> Vec<Sentence<'_>> {
     let mut fence = None;
     for (number, line) in (1..).zip(text.lines()) {
         let start = line.trim_start();
-        let marks = ["```", "~~~"].into_iter().find(|mark| start.starts_with(mark));
+        let marks = ["```", "~~~"]
+            .into_iter()
+            .find(|mark| start.starts_with(mark));
         match (fence, marks) {
             (None, Some(mark)) => fence = Some(mark),
             (Some(open), Some(mark)) if open == mark => fence = None,
@@ -160,8 +162,15 @@ fn words(sentence: &str) -> Vec<Word<'_>> {
 
 /// A word between blanks: what divides before and after it, and itself.
 fn plain<'a>(text: &'a str, words: &mut Vec<Word<'a>>) {
-    let divides = |c: char| matches!(c, ',' | ':' | '(' | ')' | '[' | ']' | '{' | '}' | '—' | '–' | '-');
-    let around = |c: char| divides(c) || matches!(c, '*' | '_' | '\'' | '’' | '‘' | '!' | '.') || is_symbol(c);
+    let divides = |c: char| {
+        matches!(
+            c,
+            ',' | ':' | '(' | ')' | '[' | ']' | '{' | '}' | '—' | '–' | '-'
+        )
+    };
+    let around = |c: char| {
+        divides(c) || matches!(c, '*' | '_' | '\'' | '’' | '‘' | '!' | '.') || is_symbol(c)
+    };
     let front = text.trim_start_matches(|c: char| around(c) && c != '.' && c != '_');
     let inner = front.trim_end_matches(around);
     let (before, after) = (&text[..text.len() - front.len()], &front[inner.len()..]);
@@ -180,22 +189,37 @@ fn plain<'a>(text: &'a str, words: &mut Vec<Word<'a>>) {
 
 /// Endings by which a name without a directory is known for a file. A member of a program's object looks much the same.
 const ENDINGS: &[&str] = &[
-    "bat", "c", "cc", "cfg", "conf", "cpp", "cs", "css", "csv", "cxx", "env", "go", "gradle", "h", "hpp", "html",
-    "ini", "ipynb", "java", "js", "json", "jsonl", "jsx", "kt", "lock", "log", "lua", "md", "mjs", "mk", "ndjson",
-    "out", "patch", "php", "pl", "png", "proto", "ps1", "py", "pyi", "rb", "rs", "rst", "scss", "sh", "sql", "svg",
-    "swift", "toml", "ts", "tsx", "txt", "xml", "yaml", "yml", "zig",
+    "bat", "c", "cc", "cfg", "conf", "cpp", "cs", "css", "csv", "cxx", "env", "go", "gradle", "h",
+    "hpp", "html", "ini", "ipynb", "java", "js", "json", "jsonl", "jsx", "kt", "lock", "log",
+    "lua", "md", "mjs", "mk", "ndjson", "out", "patch", "php", "pl", "png", "proto", "ps1", "py",
+    "pyi", "rb", "rs", "rst", "scss", "sh", "sql", "svg", "swift", "toml", "ts", "tsx", "txt",
+    "xml", "yaml", "yml", "zig",
 ];
 /// Names that are files whatever they end in.
 const NAMES: &[&str] = &[
-    ".env", ".gitignore", ".dockerignore", ".editorconfig", "CHANGELOG", "Dockerfile", "Justfile", "LICENSE",
-    "Makefile", "README", "Rakefile",
+    ".env",
+    ".gitignore",
+    ".dockerignore",
+    ".editorconfig",
+    "CHANGELOG",
+    "Dockerfile",
+    "Justfile",
+    "LICENSE",
+    "Makefile",
+    "README",
+    "Rakefile",
 ];
 
 /// Whether a word is the name of a file or a directory, and nothing else.
 pub(super) fn looks_like_path(text: &str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || "_-./+@~#%=,".contains(c);
-    let odd = text.contains("//") || text.contains("...") || text.starts_with('-') || text.contains("::");
-    if text.is_empty() || odd || !text.chars().all(plain) || !text.contains(|c: char| c.is_alphanumeric()) {
+    let odd =
+        text.contains("//") || text.contains("...") || text.starts_with('-') || text.contains("::");
+    if text.is_empty()
+        || odd
+        || !text.chars().all(plain)
+        || !text.contains(|c: char| c.is_alphanumeric())
+    {
         return false;
     }
     if NAMES.contains(&text) {
@@ -204,7 +228,10 @@ pub(super) fn looks_like_path(text: &str) -> bool {
     match text.trim_end_matches('/').rsplit_once('/') {
         // `and/or` and `1/2` are words; a directory of words only is told by its slash at the end.
         Some((folder, name)) => {
-            let rooted = text.starts_with('/') || text.starts_with("./") || text.starts_with("../") || text.starts_with("~/");
+            let rooted = text.starts_with('/')
+                || text.starts_with("./")
+                || text.starts_with("../")
+                || text.starts_with("~/");
             rooted || text.ends_with('/') || has_ending(name) || folder.contains(['.', '_', '/'])
         }
         None => text.ends_with('/') || has_ending(text),
@@ -221,7 +248,10 @@ mod tests {
     use super::*;
 
     fn texts(text: &str) -> Vec<&str> {
-        sentences(text).iter().map(|sentence| sentence.text).collect()
+        sentences(text)
+            .iter()
+            .map(|sentence| sentence.text)
+            .collect()
     }
 
     #[test]
@@ -230,7 +260,10 @@ mod tests {
             texts("I ran `a. b`. Then: x.py is new! Is it? Done; yes"),
             ["I ran `a. b`", "Then: x.py is new", "Done", "yes"]
         );
-        assert_eq!(texts("- ✅ All good\n1. one\n## Two"), ["All good", "one", "Two"]);
+        assert_eq!(
+            texts("- ✅ All good\n1. one\n## Two"),
+            ["All good", "one", "Two"]
+        );
     }
 
     #[test]
@@ -262,10 +295,32 @@ mod tests {
 
     #[test]
     fn names_of_files_and_other_names() {
-        for path in ["src/", "a.rs", "src/a", "./x", "/etc/passwd", ".env", "Makefile", "a_b/c", "~/.bashrc"] {
+        for path in [
+            "src/",
+            "a.rs",
+            "src/a",
+            "./x",
+            "/etc/passwd",
+            ".env",
+            "Makefile",
+            "a_b/c",
+            "~/.bashrc",
+        ] {
             assert_eq!(looks_like_path(path), path != "src/a", "{path}");
         }
-        for other in ["and/or", "Config.parse", "std::fs", "http://x/y", "--flag", "1.5", "e.g", "...", "a()", "/", "."] {
+        for other in [
+            "and/or",
+            "Config.parse",
+            "std::fs",
+            "http://x/y",
+            "--flag",
+            "1.5",
+            "e.g",
+            "...",
+            "a()",
+            "/",
+            ".",
+        ] {
             assert!(!looks_like_path(other), "{other}");
         }
     }

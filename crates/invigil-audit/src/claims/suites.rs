@@ -7,24 +7,52 @@ pub(super) const THE_TESTS: &str = "the tests";
 
 /// Options with which nothing is run.
 const IDLE: &[&str] = &[
-    "--help", "-h", "--version", "-V", "--no-run", "--list", "--collect-only", "--co", "--list-tests", "--listTests",
-    "--dry-run", "-n",
+    "--help",
+    "-h",
+    "--version",
+    "-V",
+    "--no-run",
+    "--list",
+    "--collect-only",
+    "--co",
+    "--list-tests",
+    "--listTests",
+    "--dry-run",
+    "-n",
 ];
 /// Programs that do nothing else.
 const RUNNERS: &[&str] = &[
-    "ava", "bats", "ctest", "gotestsum", "jest", "mocha", "nose2", "nosetests", "nox", "phpunit", "prove", "py.test",
-    "pytest", "rspec", "tox", "vitest",
+    "ava",
+    "bats",
+    "ctest",
+    "gotestsum",
+    "jest",
+    "mocha",
+    "nose2",
+    "nosetests",
+    "nox",
+    "phpunit",
+    "prove",
+    "py.test",
+    "pytest",
+    "rspec",
+    "tox",
+    "vitest",
 ];
 /// Programs that do so when their first word says `test`.
 const WITH_WORD: &[&str] = &[
-    "bazel", "bun", "cabal", "cargo", "dart", "deno", "dotnet", "flutter", "go", "lein", "mix", "npm", "pnpm", "sbt",
-    "stack", "swift", "yarn", "zig",
+    "bazel", "bun", "cabal", "cargo", "dart", "deno", "dotnet", "flutter", "go", "lein", "mix",
+    "npm", "pnpm", "sbt", "stack", "swift", "yarn", "zig",
 ];
 /// Programs that do so when one of their words is a goal that does.
-const WITH_GOAL: &[&str] = &["gmake", "gradle", "gradlew", "just", "make", "meson", "mvn", "mvnw", "ninja", "rake", "task"];
+const WITH_GOAL: &[&str] = &[
+    "gmake", "gradle", "gradlew", "just", "make", "meson", "mvn", "mvnw", "ninja", "rake", "task",
+];
 const GOALS: &[&str] = &["test", "tests", "check", "verify", "spec"];
 /// Programs that run a script.
-const INTERPRETERS: &[&str] = &["ash", "bash", "bun", "dash", "deno", "ksh", "node", "perl", "ruby", "sh", "zsh"];
+const INTERPRETERS: &[&str] = &[
+    "ash", "bash", "bun", "dash", "deno", "ksh", "node", "perl", "ruby", "sh", "zsh",
+];
 
 /// Whether a command line, as a person writes it, runs tests.
 pub(super) fn is_command(text: &str) -> bool {
@@ -36,7 +64,9 @@ pub(super) fn is_command(text: &str) -> bool {
 pub(super) fn is_test(argv: &[Cow<'_, str>]) -> bool {
     let assigns = |word: &Cow<'_, str>| {
         let name = word.split_once('=').map(|(name, _)| name);
-        name.is_some_and(|name| !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_'))
+        name.is_some_and(|name| {
+            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+        })
     };
     let argv = &argv[argv.iter().take_while(|word| assigns(word)).count()..];
     let Some((program, arguments)) = argv.split_first() else {
@@ -63,13 +93,16 @@ pub(super) fn is_test(argv: &[Cow<'_, str>]) -> bool {
         return words.iter().any(|word| GOALS.contains(word));
     }
     if program == "npx" || program == "bunx" {
-        return !words.is_empty() && is_test(&arguments[arguments.iter().position(|word| word == first).unwrap_or(0)..]);
+        return !words.is_empty()
+            && is_test(&arguments[arguments.iter().position(|word| word == first).unwrap_or(0)..]);
     }
     if program.starts_with("python") || program.starts_with("pypy") {
         return is_python_test(arguments, first, second);
     }
     if INTERPRETERS.contains(&program) {
-        let inline = arguments.iter().any(|word| matches!(word.as_ref(), "-c" | "-e" | "-lc" | "-ic"));
+        let inline = arguments
+            .iter()
+            .any(|word| matches!(word.as_ref(), "-c" | "-e" | "-lc" | "-ic"));
         let own = program == "node" && arguments.iter().any(|word| word == "--test");
         return own || !inline && is_test_script(first);
     }
@@ -91,7 +124,10 @@ fn is_python_test(arguments: &[Cow<'_, str>], first: &str, second: &str) -> bool
     let module = arguments.iter().position(|word| word == "-m");
     if let Some(module) = module {
         let name = arguments.get(module + 1).map(Cow::as_ref);
-        return matches!(name, Some("pytest" | "unittest" | "nose2" | "tox" | "nox" | "doctest"));
+        return matches!(
+            name,
+            Some("pytest" | "unittest" | "nose2" | "tox" | "nox" | "doctest")
+        );
     }
     if arguments.iter().any(|word| word == "-c") {
         return false;
@@ -103,11 +139,22 @@ fn is_python_test(arguments: &[Cow<'_, str>], first: &str, second: &str) -> bool
 fn is_test_script(path: &str) -> bool {
     let name = base_name(path).to_ascii_lowercase();
     let (stem, ending) = name.rsplit_once('.').unwrap_or((&name, ""));
-    let runs = ["run-test", "run_test", "runtest"].iter().any(|start| stem.starts_with(start));
-    let script = matches!(ending, "bash" | "js" | "mjs" | "cjs" | "pl" | "py" | "rb" | "sh" | "ts");
+    let runs = ["run-test", "run_test", "runtest"]
+        .iter()
+        .any(|start| stem.starts_with(start));
+    let script = matches!(
+        ending,
+        "bash" | "js" | "mjs" | "cjs" | "pl" | "py" | "rb" | "sh" | "ts"
+    );
     let named = matches!(stem, "test" | "tests")
-        || ["test_", "test-", "tests_"].iter().any(|start| stem.starts_with(start))
-        || ["_test", "-test", "_tests", "-tests", ".test", ".spec", "_spec"].iter().any(|end| stem.ends_with(end));
+        || ["test_", "test-", "tests_"]
+            .iter()
+            .any(|start| stem.starts_with(start))
+        || [
+            "_test", "-test", "_tests", "-tests", ".test", ".spec", "_spec",
+        ]
+        .iter()
+        .any(|end| stem.ends_with(end));
     runs && (script || ending.is_empty()) || script && named
 }
 

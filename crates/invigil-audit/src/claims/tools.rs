@@ -64,7 +64,9 @@ impl Calls {
 fn asked_for(tool: &str, body: &Value) -> Option<ToolDid> {
     let arguments = arguments(body)?;
     let text = |names: &[&str]| {
-        let mut found = names.iter().filter_map(|name| arguments.get(name)?.as_str());
+        let mut found = names
+            .iter()
+            .filter_map(|name| arguments.get(name)?.as_str());
         found.next().map(str::to_owned)
     };
     if let Some(command) = text(&["command", "cmd"]) {
@@ -76,7 +78,9 @@ fn asked_for(tool: &str, body: &Value) -> Option<ToolDid> {
         });
     }
     let tool = tool.to_ascii_lowercase();
-    let writes = ["write", "edit", "create", "patch", "replace", "save", "append"];
+    let writes = [
+        "write", "edit", "create", "patch", "replace", "save", "append",
+    ];
     if !writes.iter().any(|word| tool.contains(word)) {
         return None;
     }
@@ -94,13 +98,21 @@ fn arguments(body: &Value) -> Option<Value> {
 }
 
 fn with_result(did: ToolDid, body: &Value) -> ToolDid {
-    let places = [Some(body), body.get("result"), body.get("output"), body.get("response")];
+    let places = [
+        Some(body),
+        body.get("result"),
+        body.get("output"),
+        body.get("response"),
+    ];
     let places: Vec<&Value> = places.into_iter().flatten().collect();
     let find = |names: &[&str]| {
-        let all = places.iter().flat_map(|place| names.iter().map(|name| place.get(name)));
+        let all = places
+            .iter()
+            .flat_map(|place| names.iter().map(|name| place.get(name)));
         all.flatten().next()
     };
-    let code = find(&["exit_code", "exitCode", "returncode", "exit_status"]).and_then(Value::as_i64);
+    let code =
+        find(&["exit_code", "exitCode", "returncode", "exit_status"]).and_then(Value::as_i64);
     let flag = find(&["ok", "success"]).and_then(Value::as_bool);
     let error = find(&["is_error", "isError"]).and_then(Value::as_bool);
     let said = flag.or(error.map(|error| !error));
@@ -125,8 +137,19 @@ pub(super) fn spoken(event: &SdkEvent) -> Option<String> {
     if !says || role.is_some_and(|role| !matches!(role, "assistant" | "agent" | "model")) {
         return None;
     }
-    let names = ["text", "content", "message", "summary", "final_message", "result", "output"];
-    let mut texts: Vec<String> = names.iter().filter_map(|name| text(body.get(name)?)).collect();
+    let names = [
+        "text",
+        "content",
+        "message",
+        "summary",
+        "final_message",
+        "result",
+        "output",
+    ];
+    let mut texts: Vec<String> = names
+        .iter()
+        .filter_map(|name| text(body.get(name)?))
+        .collect();
     texts.dedup();
     (!texts.is_empty()).then(|| texts.join("\n"))
 }

@@ -58,7 +58,12 @@ impl Agents {
     }
 
     /// A known agent is in another state.
-    pub(super) fn now(&mut self, turn: u64, agent_id: &str, state: &str) -> Result<(), AnomalyKind> {
+    pub(super) fn now(
+        &mut self,
+        turn: u64,
+        agent_id: &str,
+        state: &str,
+    ) -> Result<(), AnomalyKind> {
         let place = self.places.get(agent_id);
         let row = place.and_then(|&place| self.rows.get(place));
         let Some(row) = row else {

@@ -11,6 +11,7 @@ mod peek;
 mod processes;
 mod session;
 mod snapshot;
+mod steps;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -22,9 +23,11 @@ use agents::Agents;
 use peek::Peek;
 use processes::Processes;
 pub use snapshot::{
-    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, RowsLeftOut, OsSnapshot,
-    ProcessRow, ProcessState, ProcessTable, RunState, SignalRow, Suspension,
+    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, CheckpointRow, MilestoneRow,
+    MilestoneState, OsSnapshot, ProcessRow, ProcessState, ProcessTable, RowsLeftOut, RunState,
+    SignalRow, Suspension,
 };
+use steps::Steps;
 use waiting::Waiting;
 
 use crate::{Fact, View};
@@ -51,6 +54,7 @@ pub struct OsView {
     processes: Processes,
     budgets: Newest<BudgetRow>,
     signals: Newest<SignalRow>,
+    steps: Steps,
     anomalies: Vec<Anomaly>,
     anomalies_left_out: u64,
     counts: Counts,
@@ -115,8 +119,13 @@ impl OsView {
             events: self.events,
             categories: self.categories,
             run_state: self.run_state,
-            open_suspensions: self.waiting.open.clone(),
+            open_suspensions: self.waiting.open().cloned().collect(),
             processes: self.processes.table(),
+            checkpoint_count: self.steps.checkpoints,
+            last_checkpoint: self.steps.last_checkpoint.clone(),
+            rollback_count: self.steps.rollbacks,
+            last_rollback: self.steps.last_rollback.clone(),
+            milestones: self.steps.milestones.clone(),
             anomalies: self.anomalies.clone(),
             left_out: RowsLeftOut {
                 budget_exceeded: self.budgets.left_out,

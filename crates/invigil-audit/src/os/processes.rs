@@ -127,16 +127,18 @@ impl Processes {
         row.since = seq;
     }
 
+    /// One of them is stopped, or goes on.
+    pub(super) fn stop_one(&mut self, seq: u64, process: ProcessRef, stopped: bool) {
+        if let Some(Numbered { row, .. }) = self.rows.0.get_mut(&process) {
+            stop(row, seq, stopped);
+        }
+    }
+
     /// All of them are stopped, or go on.
     pub(super) fn stop(&mut self, seq: u64, stopped: bool) {
         self.stopped = stopped;
         for Numbered { row, .. } in self.rows.0.values_mut() {
-            let new = match (row.state, stopped) {
-                (ProcessState::Starting | ProcessState::Running, true) => ProcessState::Stopped,
-                (ProcessState::Stopped, false) => running(row.program.as_ref()),
-                _ => continue,
-            };
-            (row.state, row.since) = (new, seq);
+            stop(row, seq, stopped);
         }
     }
 
@@ -158,6 +160,16 @@ impl Processes {
             rows: rows.into_iter().map(|one| one.row.clone()).collect(),
         }
     }
+}
+
+/// What waits goes on waiting, and what has ended stays so.
+fn stop(row: &mut ProcessRow, seq: u64, stopped: bool) {
+    let new = match (row.state, stopped) {
+        (ProcessState::Starting | ProcessState::Running, true) => ProcessState::Stopped,
+        (ProcessState::Stopped, false) => running(row.program.as_ref()),
+        _ => return,
+    };
+    (row.state, row.since) = (new, seq);
 }
 
 fn running(program: Option<&OsText>) -> ProcessState {

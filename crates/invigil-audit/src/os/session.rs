@@ -21,11 +21,14 @@ impl OsView {
                 turn,
                 reason,
                 pending_calls,
-            } => self.waiting.suspend(Suspension {
-                turn: *turn,
-                reason: reason.clone(),
-                pending_calls: pending_calls.clone(),
-            }),
+            } => {
+                let suspension = Suspension {
+                    turn: *turn,
+                    reason: reason.clone(),
+                    pending_calls: pending_calls.clone(),
+                };
+                self.waiting.suspend(None, suspension);
+            }
             SessionEvent::Resumed {
                 turn,
                 approved,
@@ -74,6 +77,8 @@ impl OsView {
             SessionKind::MemoryQueried => counts.memory_queried += 1,
             SessionKind::MemoryValidationFailed => counts.memory_validation_failed += 1,
             SessionKind::MemoryRetrievalResult => counts.memory_retrieval_result += 1,
+            SessionKind::CheckpointTaken => self.steps.checkpoints += 1,
+            SessionKind::Rollbacked => self.steps.rollbacks += 1,
             SessionKind::RunStarted => self.run_state = Some(RunState::Running),
             SessionKind::RunTerminal => {
                 self.run_state = Some(RunState::Ended);
@@ -87,8 +92,6 @@ impl OsView {
             | SessionKind::ToolGated
             | SessionKind::SignalDisposed
             | SessionKind::BudgetExceeded
-            | SessionKind::CheckpointTaken
-            | SessionKind::Rollbacked
             | SessionKind::AgentProcessChanged
             | SessionKind::MilestoneAdvanced
             | SessionKind::MilestoneBlocked

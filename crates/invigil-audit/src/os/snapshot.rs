@@ -53,6 +53,21 @@ pub struct OsSnapshot {
     /// The processes that the kernel told of.
     #[serde(default, skip_serializing_if = "ProcessTable::is_empty")]
     pub processes: ProcessTable,
+    /// How often the files of the workspace were kept.
+    #[serde(default)]
+    pub checkpoint_count: u64,
+    /// The newest checkpoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_checkpoint: Option<CheckpointRow>,
+    /// How often they were put back.
+    #[serde(default)]
+    pub rollback_count: u64,
+    /// The checkpoint that was gone back to last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_rollback: Option<CheckpointRow>,
+    /// The phases of the run in their order, each as its last event left it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub milestones: Vec<MilestoneRow>,
     /// What cannot be, oldest first: listed, and not applied.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub anomalies: Vec<Anomaly>,
@@ -106,6 +121,38 @@ pub struct SignalRow {
     pub disposition: String,
     /// How many wait behind it.
     pub queue_depth: u64,
+}
+
+/// A checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CheckpointRow {
+    /// When.
+    pub turn: u64,
+    /// Which one.
+    pub id: String,
+}
+
+/// A phase of a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MilestoneRow {
+    /// When.
+    pub turn: u64,
+    /// Which one.
+    pub phase: String,
+    /// Whether it is reached.
+    pub state: MilestoneState,
+}
+
+/// Whether a phase is reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MilestoneState {
+    /// Nobody has looked yet.
+    Open,
+    /// Somebody has looked, and something is missing.
+    Blocked,
+    /// It is.
+    Advanced,
 }
 
 /// How many events there are of each category.
