@@ -24,7 +24,7 @@ impl Fact<'_> {
             Event::ApprovalRequested(_) | Event::ToolAsked(_) | Event::TaskProposed(_) => {
                 return Some(Notable::Asked);
             }
-            Event::AccessDenied(_) | Event::JobDenied(_) => true,
+            Event::AccessDenied(_) | Event::JobDenied(_) | Event::ChildRunRefused(_) => true,
             Event::ApprovalAnswered(answered) => answered.decision == ApprovalDecision::Deny,
             Event::ToolAnswered(answered) => answered.decision == ApprovalDecision::Deny,
             Event::PolicyDecision(decided) => decided.decision == "deny",

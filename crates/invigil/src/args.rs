@@ -29,6 +29,8 @@ pub(crate) enum Command {
     Show(show::Show),
     Replay(replay::Replay),
     Report(report::Report),
+    Claims(claims::Claims),
+    Fork(fork::Fork),
     Export(export::Export),
     Verify(verify::Verify),
     Diff(diff::Diff),

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use invigil_audit::IgnoreError;
 use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
-    ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
-    TaskError, TelemetryError,
+    ApprovalError, EvidenceError, ExecError, ForkError, LearnError, RedecideError, RunError,
+    SpecError, StepsError, TaskError, TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
@@ -39,6 +39,16 @@ pub(crate) enum CliError {
     ReportExists(PathBuf),
     #[error("cannot write the report {}: {source}", path.display())]
     ReportOut { path: PathBuf, source: io::Error },
+    #[error("--at {at}: the journal ends at record {end}")]
+    NotThatFar { at: u64, end: u64 },
+    #[error("{path}: {why}", path = path.display())]
+    SessionLog { path: PathBuf, why: String },
+    #[error(transparent)]
+    Redecide(#[from] RedecideError),
+    #[error("--decisions looks into the store where a run was recorded, and this is an archive")]
+    OnlyRuns,
+    #[error(transparent)]
+    Fork(#[from] ForkError),
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
     #[error(transparent)]
@@ -153,6 +163,11 @@ impl CliError {
             | CliError::Screen(_)
             | CliError::ReportExists(_)
             | CliError::ReportOut { .. }
+            | CliError::NotThatFar { .. }
+            | CliError::SessionLog { .. }
+            | CliError::Redecide(_)
+            | CliError::OnlyRuns
+            | CliError::Fork(_)
             | CliError::Signals(_)
             | CliError::Spec(_)
             | CliError::Run(_)

@@ -95,46 +95,36 @@ fn what_the_agent_says_is_no_refusal() {
 }
 
 #[test]
-fn a_moment_has_who_lives_behind_its_parent() {
+fn a_moment_knows_what_the_living_run_and_how_much_happened() {
     let journal = Journal::of(Tier::Notify)
         .forked(1, None)
         .exec(1, "/bin/sh")
         .forked(2, Some(1))
-        .forked(3, Some(1))
-        .forked(4, Some(2))
-        .exec(4, "/bin/cat")
-        .forked(5, Some(3))
-        .exited(3, 0);
+        .exec(2, "/bin/cat")
+        .write(2, "/w/a")
+        .kernel(denied(2))
+        .connect(2, 80)
+        .exited(2, 0);
     let at = |records: usize| {
         let first = Journal(journal.0[..records].to_vec());
-        fold::<Moment>(&first, |seq| seq).document()
+        fold::<Moment>(&first, |seq| seq * 10).document()
     };
-    let shape = |records| {
-        let moment = at(records);
-        let processes = moment.processes.iter();
-        processes
-            .map(|living| (living.depth, living.process.pid, living.loaded))
+    let all = at(journal.0.len());
+    assert_eq!((all.records, all.elapsed_ns), (10, 90));
+    assert_eq!((all.programs, all.changes, all.network), (2, 1, 1));
+    assert_eq!((all.refused, all.last_refused), (1, Some(7)));
+    assert_eq!(at(7).refused, 0);
+    let commands = |moment: &invigil_audit::MomentDoc| {
+        let commands = moment.commands.iter();
+        commands
+            .map(|(process, argv)| (process.pid, argv[0].to_string_lossy().into_owned()))
             .collect::<Vec<_>>()
     };
-    assert_eq!(shape(2), []);
-    assert_eq!(shape(3), [(0, 1, false)]);
     assert_eq!(
-        shape(journal.0.len() - 1),
-        [
-            (0, 1, true),
-            (1, 2, false),
-            (2, 4, true),
-            (1, 3, false),
-            (2, 5, false)
-        ]
+        commands(&at(9)),
+        [(1, "/bin/sh".to_owned()), (2, "/bin/cat".to_owned())]
     );
-    // An orphan has no one to stand behind.
-    assert_eq!(
-        shape(journal.0.len()),
-        [(0, 1, true), (1, 2, false), (2, 4, true), (0, 5, false)]
-    );
-    let copy = &at(journal.0.len()).processes[1];
-    assert_eq!(copy.argv.as_ref().unwrap()[0], "/bin/sh".into());
+    assert_eq!(commands(&all), [(1, "/bin/sh".to_owned())]);
     let done = fold::<Moment>(&journal.done(), |seq| seq).document();
-    assert!(done.processes.is_empty() && done.finished.is_some());
+    assert!(done.commands.is_empty() && done.finished.is_some());
 }

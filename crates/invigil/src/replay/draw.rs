@@ -1,6 +1,6 @@
 //! Draws where one stands into a buffer. Knows no terminal, and lets nothing through that could steer one.
 
-use invigil_audit::{MomentDoc, Notable, TimelineBin, TimelineDoc};
+use invigil_audit::{Notable, TimelineBin, TimelineDoc};
 use invigil_schema::Origin;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,6 +10,7 @@ use ratatui::widgets::{Block, Borders, Clear, Paragraph, Wrap};
 
 use super::model::{Model, Pane, Prompt};
 use super::reading::{LAYERS, layer};
+use super::standing::{snapshot, tree};
 use super::tape::{Row, Tape};
 use crate::ui;
 
@@ -46,22 +47,22 @@ pub(super) struct Palette {
 }
 
 impl Palette {
-    fn in_colour(self, colour: Color) -> Style {
+    pub(super) fn in_colour(self, colour: Color) -> Style {
         match self.colour {
             true => Style::new().fg(colour),
             false => Style::new(),
         }
     }
 
-    fn bad(self) -> Style {
+    pub(super) fn bad(self) -> Style {
         self.in_colour(Color::Red).add_modifier(Modifier::BOLD)
     }
 
-    fn warn(self) -> Style {
+    pub(super) fn warn(self) -> Style {
         self.in_colour(Color::Yellow).add_modifier(Modifier::BOLD)
     }
 
-    fn dim() -> Style {
+    pub(super) fn dim() -> Style {
         Style::new().add_modifier(Modifier::DIM)
     }
 
@@ -198,8 +199,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, tape: &mut Tape, palett
     let text = text.scroll((model.scrolled(Pane::Event), 0));
     frame.render_widget(text.block(pane(Pane::Event, "event".to_owned())), at.event);
     let actor = row.as_ref().and_then(|row| row.process);
-    let (tree, counts) = match tape.moment(model.at) {
-        Some(moment) => (tree(moment, actor, palette), snapshot(moment, palette)),
+    let (tree, counts) = match tape.standing(model.at) {
+        Some(standing) => (tree(standing, actor, palette), snapshot(standing, palette)),
         None => (not_yet(), not_yet()),
     };
     for (which, name, lines, place) in [
@@ -406,102 +407,6 @@ fn indented(json: &str) -> Vec<String> {
     }
     lines.push(ui::harmless(&line));
     lines
-}
-
-fn tree(
-    moment: &MomentDoc,
-    actor: Option<invigil_schema::ProcessRef>,
-    palette: Palette,
-) -> Vec<Line<'static>> {
-    if moment.processes.is_empty() {
-        return vec![Line::styled("nobody is alive", Palette::dim())];
-    }
-    let line = |living: &invigil_audit::LivingProcess| {
-        let command = match &living.argv {
-            Some(argv) if living.loaded => ui::command(argv),
-            Some(argv) => format!("(fork of) {}", ui::command(argv)),
-            None => "(fork)".to_owned(),
-        };
-        let acts = actor == Some(living.process);
-        let style = match acts {
-            true => palette.in_colour(Color::Cyan).add_modifier(Modifier::BOLD),
-            false => Style::new(),
-        };
-        let branch = match living.depth {
-            0 => String::new(),
-            depth => format!("{}└ ", "  ".repeat((depth - 1).min(20))),
-        };
-        Line::from(vec![
-            Span::styled(if acts { "▸" } else { " " }, style),
-            Span::styled(branch, Palette::dim()),
-            Span::styled(format!("{} ", living.process.pid), Palette::dim()),
-            Span::styled(ui::shorten(&command, 300), style),
-        ])
-    };
-    moment.processes.iter().map(line).collect()
-}
-
-fn snapshot(moment: &MomentDoc, palette: Palette) -> Vec<Line<'static>> {
-    let mut lines = Vec::new();
-    let mut say = |label: &str, text: String, style: Style| {
-        lines.push(Line::from(vec![
-            Span::styled(format!("{label:10}"), Palette::dim()),
-            Span::styled(text, style),
-        ]));
-    };
-    let plain = Style::new();
-    let state = match (&moment.finished, &moment.failed) {
-        (Some(finished), _) => strip_style(&crate::describe::ended(finished)),
-        (None, Some(failed)) => format!("not started: {}", ui::harmless(&failed.reason)),
-        (None, None) => "goes on".to_owned(),
-    };
-    say("run", state, Style::new().add_modifier(Modifier::BOLD));
-    let elapsed = std::time::Duration::from_nanos(moment.elapsed_ns);
-    say("after", ui::duration(elapsed), plain);
-    let (alive, ended) = (moment.processes.len(), moment.ended);
-    say("processes", format!("{alive} alive, {ended} ended"), plain);
-    say("programs", moment.programs.to_string(), plain);
-    let (changes, reads) = (moment.changes, moment.reads);
-    say("files", format!("{changes} changes, {reads} reads"), plain);
-    say("network", moment.network.to_string(), plain);
-    let refused = match moment.last_refused {
-        Some(seq) => format!("{}, last in {seq}", moment.refused),
-        None => "0".to_owned(),
-    };
-    let style = if moment.refused > 0 {
-        palette.bad()
-    } else {
-        plain
-    };
-    say("refused", refused, style);
-    if moment.questions.is_empty() {
-        say("waits", "nothing".to_owned(), plain);
-    }
-    for question in &moment.questions {
-        let text = format!("{} since {}", ui::harmless(&question.id), question.seq);
-        say("waits", text, palette.warn());
-    }
-    if moment.passed + moment.not_passed > 0 {
-        let (passed, not) = (moment.passed, moment.not_passed);
-        let style = if not > 0 { palette.bad() } else { plain };
-        say("checks", format!("{passed} passed, {not} not"), style);
-    }
-    if moment.reports > 0 {
-        say("reports", format!("{} of the agent", moment.reports), plain);
-    }
-    if let Some(sample) = &moment.sample {
-        let memory = crate::summary::bytes(sample.rss_kib * 1024);
-        say("memory", memory, plain);
-    }
-    if moment.unknown > 0 {
-        let text = format!("{} of unknown kinds", moment.unknown);
-        say("records", text, palette.warn());
-    }
-    lines
-}
-
-fn strip_style(text: &str) -> String {
-    anstream::adapter::strip_str(text).to_string()
 }
 
 fn foot(model: &Model, palette: Palette) -> Line<'static> {

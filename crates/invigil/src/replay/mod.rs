@@ -6,6 +6,7 @@ mod draw;
 mod model;
 mod reading;
 mod screen;
+mod standing;
 mod tape;
 #[cfg(test)]
 mod tests;

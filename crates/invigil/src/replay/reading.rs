@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use invigil_audit::{Fact, Moment, Notable, Timeline, TimelineDoc, View as _};
+use invigil_audit::{
+    Fact, Moment, MomentDoc, Notable, OsSnapshot, OsView, Timeline, TimelineDoc, View as _,
+};
 use invigil_journal::{Reader, Record, RunRef};
 use invigil_schema::Origin;
 
@@ -63,6 +65,34 @@ pub(super) fn layer(origin: Origin) -> u8 {
 /// All layers.
 pub(super) const LAYERS: u8 = 31;
 
+/// How a run stands after some record.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Standing {
+    pub(super) os: OsSnapshot,
+    pub(super) moment: MomentDoc,
+}
+
+/// Folds facts into a [`Standing`].
+#[derive(Debug, Clone, Default)]
+pub(super) struct State {
+    os: OsView,
+    moment: Moment,
+}
+
+impl State {
+    pub(super) fn take(&mut self, fact: &Fact<'_>) {
+        self.os.take(fact);
+        self.moment.take(fact);
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        Standing {
+            os: self.os.snapshot(),
+            moment: self.moment.document(),
+        }
+    }
+}
+
 /// What is known of the journal so far.
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -83,14 +113,14 @@ pub(super) struct Known {
 
 impl Known {
     /// The state after the first `count` records, or after fewer, and after how many.
-    pub(super) fn state_before(&self, count: u64) -> (u64, Moment) {
+    pub(super) fn state_before(&self, count: u64) -> (u64, State) {
         let copies = &self.copies.all;
         match copies
             .partition_point(|(at, _)| *at <= count)
             .checked_sub(1)
         {
             Some(last) => copies[last].clone(),
-            None => (0, Moment::default()),
+            None => (0, State::default()),
         }
     }
 }
@@ -99,7 +129,7 @@ impl Known {
 #[derive(Debug)]
 struct Copies {
     distance: u64,
-    all: Vec<(u64, Moment)>,
+    all: Vec<(u64, State)>,
 }
 
 impl Default for Copies {
@@ -112,7 +142,7 @@ impl Default for Copies {
 }
 
 impl Copies {
-    fn offer(&mut self, count: u64, state: &Moment) {
+    fn offer(&mut self, count: u64, state: &State) {
         if !count.is_multiple_of(self.distance) {
             return;
         }
@@ -143,7 +173,7 @@ impl Reading {
             known: Arc::clone(&known),
             over: Arc::clone(&over),
             timeline: Timeline::default(),
-            state: Moment::default(),
+            state: State::default(),
             count: 0,
         };
         let thread = thread::Builder::new().name("reading".into());
@@ -178,7 +208,7 @@ struct Worker {
     known: Arc<Mutex<Known>>,
     over: Arc<AtomicBool>,
     timeline: Timeline,
-    state: Moment,
+    state: State,
     count: u64,
 }
 
@@ -238,7 +268,7 @@ impl Worker {
         Ok(Mark::new(fact.origin, fact.notable()))
     }
 
-    fn tell(&self, marks: &[Mark], copies: &[(u64, Moment)], whole: bool, damage: Option<String>) {
+    fn tell(&self, marks: &[Mark], copies: &[(u64, State)], whole: bool, damage: Option<String>) {
         let timeline = self.timeline.document();
         let mut known = lock(&self.known);
         known.marks.extend_from_slice(marks);
@@ -273,7 +303,7 @@ mod tests {
     fn copies_get_rarer_and_never_many() {
         let mut copies = Copies::default();
         for n in 1..=10_000 {
-            copies.offer(n * DISTANCE, &Moment::default());
+            copies.offer(n * DISTANCE, &State::default());
             assert!(copies.all.len() <= COPIES);
         }
         let counts: Vec<u64> = copies.all.iter().map(|(count, _)| *count).collect();

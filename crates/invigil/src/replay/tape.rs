@@ -5,11 +5,11 @@ use std::io;
 
 use aho_corasick::AhoCorasick;
 use anstream::adapter::strip_str;
-use invigil_audit::{Fact, Moment, MomentDoc, Notable, TimelineDoc, View as _};
+use invigil_audit::{Fact, Notable, TimelineDoc};
 use invigil_journal::{Error, Reader, Record, RunRef, StoreError};
 use invigil_schema::{Event, Origin, ProcessRef, Timestamp};
 
-use super::reading::{LAYERS, Mark, Reading, layer};
+use super::reading::{LAYERS, Mark, Reading, Standing, State, layer};
 use crate::describe::describe;
 
 /// How many rows are kept.
@@ -54,8 +54,8 @@ pub(super) struct Tape {
     /// How many records there seem to be; the thread that reads has the last word.
     count: u64,
     rows: BTreeMap<u64, Row>,
-    near: Vec<(u64, Moment)>,
-    moment: Option<(u64, MomentDoc)>,
+    near: Vec<(u64, State)>,
+    standing: Option<(u64, Standing)>,
     /// What a look at a single record has met.
     damage: Option<(u64, String)>,
 }
@@ -81,7 +81,7 @@ impl Tape {
             count,
             rows: BTreeMap::new(),
             near: Vec::new(),
-            moment: None,
+            standing: None,
             damage: None,
         })
     }
@@ -232,19 +232,19 @@ impl Tape {
     }
 
     /// How the run stands after a record; nothing if it was not read yet.
-    pub(super) fn moment(&mut self, seq: u64) -> Option<&MomentDoc> {
-        if self.moment.as_ref().is_none_or(|(at, _)| *at != seq) {
+    pub(super) fn standing(&mut self, seq: u64) -> Option<&Standing> {
+        if self.standing.as_ref().is_none_or(|(at, _)| *at != seq) {
             if seq >= self.read() {
                 return None;
             }
             let state = self.state(seq + 1)?;
-            self.moment = Some((seq, state.document()));
+            self.standing = Some((seq, state.standing()));
         }
-        self.moment.as_ref().map(|(_, moment)| moment)
+        self.standing.as_ref().map(|(_, standing)| standing)
     }
 
     /// The state after the first `count` records.
-    fn state(&mut self, count: u64) -> Option<Moment> {
+    fn state(&mut self, count: u64) -> Option<State> {
         let (mut at, mut state) = self.reading.known().state_before(count);
         let near = self.near.partition_point(|(near, _)| *near <= count);
         match near.checked_sub(1).map(|last| &self.near[last]) {

@@ -290,7 +290,8 @@ fn questions_wait_in_the_snapshot_until_they_are_answered() {
     let mut looker = world.look();
     looker.press("a");
     assert_eq!(looker.model.at, 8);
-    looker.sees("waits     abcd1234 since 8");
+    looker.sees("waits     ask_user abcd1234 (8)");
+    looker.sees("11 waiting cc main.c");
     looker.press("j");
     looker.sees("waits     nothing");
     looker.press("kd");
@@ -375,7 +376,7 @@ fn unknown_kinds_word_for_word() {
     looker.press("G");
     looker.sees(r#"{"b": 1.50,  "a":[ 1 ]}"#);
     looker.sees("word for word");
-    looker.sees("1 of unknown kinds");
+    looker.sees("records   1 of unknown kinds");
 }
 
 #[test]
@@ -563,11 +564,11 @@ fn the_state_is_the_same_from_wherever_one_comes() {
         1, 2, 255, 256, 257, 8190, 8191, 8192, 8193, 12_345, 16_384, 19_999,
     ];
     for at in places {
-        forward.push(looker.tape.moment(at).unwrap().clone());
-        assert_eq!(forward.last().unwrap().records, at + 1);
+        forward.push(looker.tape.standing(at).unwrap().clone());
+        assert_eq!(forward.last().unwrap().os.events, at + 1);
     }
-    for (at, moment) in places.iter().zip(&forward).rev() {
-        assert_eq!(looker.tape.moment(*at).unwrap(), moment, "{at}");
+    for (at, standing) in places.iter().zip(&forward).rev() {
+        assert_eq!(looker.tape.standing(*at).unwrap(), standing, "{at}");
     }
-    assert_eq!(looker.tape.moment(30_000), None);
+    assert_eq!(looker.tape.standing(30_000), None);
 }

@@ -1,7 +1,9 @@
 //! Everything that the page says, folded from the journal in one pass. Long lists are counted on, not kept.
 
 use anstream::adapter::strip_str;
-use invigil_audit::{Fact, Health, HealthDoc, Summary, SummaryDoc, Timeline, TimelineDoc, View};
+use invigil_audit::{
+    Claims, ClaimsDoc, Fact, Health, HealthDoc, Summary, SummaryDoc, Timeline, TimelineDoc, View,
+};
 use invigil_schema::{CheckResult, Event, Origin, Stage, Timestamp};
 
 use crate::describe::describe;
@@ -59,6 +61,7 @@ pub(super) struct Gathered {
     summary: Summary,
     health: Health,
     timeline: Timeline,
+    claims: Claims,
     pub(super) refusals: Kept<Entry>,
     pub(super) decisions: Kept<Entry>,
     pub(super) checks: Kept<Checked>,
@@ -70,6 +73,7 @@ impl Gathered {
         self.summary.take(fact);
         self.health.take(fact);
         self.timeline.take(fact);
+        self.claims.take(fact);
         let entry = || Entry {
             seq: fact.seq,
             time: fact.stamp.time,
@@ -91,6 +95,10 @@ impl Gathered {
             }),
             _ => {}
         }
+    }
+
+    pub(super) fn claims(&self) -> ClaimsDoc {
+        self.claims.document()
     }
 
     pub(super) fn documents(&self) -> (SummaryDoc, HealthDoc, TimelineDoc) {
@@ -120,5 +128,20 @@ fn is_decision(event: &Event) -> bool {
             | Event::TaskContract(_)
             | Event::TaskProposed(_)
             | Event::TaskAnswered(_)
+            | Event::OrderTaken(_)
+            | Event::OrderEnded(_)
+            | Event::OrderRefused(_)
+            | Event::RunSuspended(_)
+            | Event::RunResumed(_)
+            | Event::SignalDisposed(_)
+            | Event::BudgetExceeded(_)
+            | Event::CheckpointTaken(_)
+            | Event::Rollbacked(_)
+            | Event::MilestoneAdvanced(_)
+            | Event::MilestoneBlocked(_)
+            | Event::RepeatFuse(_)
+            | Event::ChildRunStarted(_)
+            | Event::ChildRunRefused(_)
+            | Event::ChildRunEnded(_)
     )
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use anstream::adapter::strip_str;
-use invigil_audit::{Coverage, FileChange, HealthDoc, ProcessNode, SummaryDoc};
+use invigil_audit::{ClaimsDoc, Coverage, FileChange, HealthDoc, ProcessNode, SummaryDoc};
 
 use super::gather::{Entry, Gathered, Kept};
 use super::html::Html;
 use super::{Frame, picture};
+use crate::commands::claims::claimed;
 use crate::describe::{ended, name, text};
 use crate::ui;
 
@@ -67,7 +68,7 @@ pub(super) fn all(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
             "network" => network(html, &summary, frame),
             "decisions" => decisions(html, gathered, frame),
             "checks" => checks(html, gathered, frame),
-            "claims" => claims(html, &health),
+            "claims" => claims(html, &gathered.claims(), &health, frame),
             "health" => health_of(html, &health, gathered, frame),
             _ => verify(html, frame),
         }
@@ -328,7 +329,35 @@ fn checks(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
     more(html, left + checks.more, "checks", "--events", frame);
 }
 
-fn claims(html: &mut Html, health: &HealthDoc) {
+fn claims(html: &mut Html, said: &ClaimsDoc, health: &HealthDoc, frame: &Frame<'_>) {
+    html.raw("<h3>What the agent said, beside what was seen</h3>\n");
+    if said.claims.is_empty() {
+        nothing(html, "Nothing was said that could be compared.");
+    } else {
+        html.raw("<p>").number(said.supported).raw(" supported, ");
+        html.number(said.contradicted).raw(" contradicted, ");
+        html.number(said.unsupported).raw(" unsupported.</p>\n");
+        let headings = ["finding", "said in", "words", "means", "because", "records"];
+        let left = html.table(&headings, LIST, said.claims.iter(), |html, claim| {
+            html.cell("finding", claim.finding.as_str());
+            let place = claim.said.seq.map(|seq| seq.to_string());
+            html.cell("said in", &place.unwrap_or_default());
+            html.cell("words", &claim.said.text);
+            html.cell("means", &claimed(&claim.claim));
+            html.cell("because", &claim.because);
+            let mut records: Vec<String> = claim.events.iter().map(u64::to_string).collect();
+            if claim.more_events > 0 {
+                records.push(format!("and {} more", claim.more_events));
+            }
+            html.cell("records", &records.join(", "));
+        });
+        let left = left + said.left_out;
+        if left > 0 {
+            html.raw("<p class=\"warn left-out\">").number(left);
+            html.raw(" more are not on this page: <code>invigil claims ");
+            html.text(frame.run_id).raw("</code></p>\n");
+        }
+    }
     html.raw("<h3>What may be said of what is not here</h3>\n");
     let headings = ["claim", "allowed", "why not"];
     html.table(&headings, LIST, health.claims.iter(), |html, claim| {

@@ -1,0 +1,1 @@
+//! What agents say, beside what was seen: small journals made by hand.
