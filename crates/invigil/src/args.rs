@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
 use crate::commands::{
-    approvals, capabilities, contract, diff, doctor, exec, export, jobs, policy, recover, replay,
-    report, rpc, run, runs, serve, session, show, task, telemetry, undo, verify,
+    approvals, capabilities, claims, contract, diff, doctor, exec, export, fork, jobs, policy,
+    recover, replay, report, rpc, run, runs, serve, session, show, task, telemetry, undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.

@@ -12,9 +12,8 @@ use invigil_journal::Store;
 use invigil_policy::{Action, Decision, Endpoint, Exec, Layer, Places, Policy, Source, Verdict};
 use invigil_schema::{
     AccessDenied, Address, ApprovalAnswered, ApprovalBy, ApprovalDecision, ApprovalRequested,
-    Asked, CallResult, Errno, Event, FileOp, FileOpKind, Mode, NetOp, NetOpKind, Note,
-    ObserverStarted, OpenFlag, Origin, OsText, PolicyEnforced, PolicyLoaded, ProcessExec,
-    ProcessRef, RulePlace,
+    Asked, CallResult, Errno, Event, FileOp, FileOpKind, Mode, NetOp, ObserverStarted, OpenFlag,
+    Origin, OsText, PolicyEnforced, PolicyLoaded, ProcessExec, ProcessRef, RulePlace,
 };
 
 use super::{Came, RedecideError};

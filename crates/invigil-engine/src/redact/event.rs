@@ -292,6 +292,7 @@ impl Pass<'_> {
             Event::JobKept(_)
             | Event::ToolAnswered(_)
             | Event::JournalOpened(_)
+            | Event::RunForked(_)
             | Event::JournalRecovered(_)
             | Event::PolicyLoaded(_)
             | Event::PolicyEnforced(_)
