@@ -211,10 +211,10 @@ fn stepping_shows_the_event_and_the_state_after_it() {
     looker.sees("nobody is alive");
     looker.press("jj");
     looker.sees(">      2 kernel  process_exec [10] sh -c make");
-    looker.sees("1 alive, 0 ended");
+    looker.sees("1 alive, 0 of 1 ended");
     looker.press("jj");
     looker.sees("▸└ 11 cc main.c");
-    looker.sees("2 alive, 0 ended");
+    looker.sees("2 alive, 0 of 2 ended");
     looker.press("k");
     looker.sees("(fork of) sh -c make");
     looker.press("G");

@@ -31,7 +31,7 @@ def take(wait):
             elif letter == "J":
                 cells = {}
             elif letter in "hl" and numbers == "?1049":
-                alternate, cells = letter == "h", {}
+                alternate, cells, row, column = letter == "h", {}, 0, 0
             at = match.end()
             continue
         if ord(text[at]) >= 0xdc80:
