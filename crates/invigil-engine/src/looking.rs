@@ -178,3 +178,110 @@ fn make_private(directory: &Path) -> io::Result<()> {
     let mut builder = fs::DirBuilder::new();
     builder.mode(0o700).recursive(true).create(directory)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use invigil_journal::{Options, SystemClock};
+    use invigil_schema::{
+        Event, Origin, ProcessExited, ProcessForked, ProcessRef, ResourceSample, RunId,
+    };
+    use std::sync::Arc;
+
+    /// A store with one run of some more than two strides.
+    fn long_run() -> (tempfile::TempDir, Store, RunRef, u64) {
+        let directory = tempfile::tempdir().unwrap();
+        let store = Store::new(directory.path().join("home"));
+        let run_id = RunId::new("long").unwrap();
+        let (run, journal) = store
+            .create(&run_id, Arc::new(SystemClock), Options::default(), "test")
+            .unwrap();
+        let count = 2 * STRIDE + 100;
+        for number in 1..count {
+            let process = ProcessRef {
+                pid: number as u32,
+                start: number / 4,
+            };
+            let event: Event = match number % 4 {
+                0 => ProcessForked {
+                    process,
+                    parent: None,
+                }
+                .into(),
+                1 => ProcessExited {
+                    process: ProcessRef {
+                        pid: process.pid - 1,
+                        ..process
+                    },
+                    exit_code: Some(0),
+                    signal: None,
+                    user_us: 0,
+                    system_us: 0,
+                    max_rss_kib: 0,
+                }
+                .into(),
+                _ => ResourceSample::default().into(),
+            };
+            journal.append(Origin::Kernel, &event).unwrap();
+        }
+        journal.close().unwrap();
+        (directory, store, run, count)
+    }
+
+    fn plain(run: &RunRef, count: u64) -> OsView {
+        fold(run, count, &mut Kept::default()).unwrap()
+    }
+
+    #[test]
+    fn a_look_is_the_same_with_the_cache_and_without() {
+        let (_directory, store, run, count) = long_run();
+        let points = [
+            0,
+            1,
+            STRIDE - 1,
+            STRIDE,
+            STRIDE + 1,
+            2 * STRIDE,
+            count,
+            count + 9,
+        ];
+        let cached = Kept::path(&store, &run);
+        // Without it, with it, and with one that was made on the way to an early point.
+        for early in [0, STRIDE + 5] {
+            drop(fs::remove_file(&cached));
+            os_view(&store, &run, Some(early)).unwrap();
+            for _ in 0..2 {
+                for point in points {
+                    let view = os_view(&store, &run, Some(point)).unwrap();
+                    assert_eq!(view, plain(&run, point), "{point}");
+                }
+            }
+            assert_eq!(os_view(&store, &run, None).unwrap().events(), count);
+            let kept = fs::read_to_string(&cached).unwrap();
+            assert_eq!(kept.lines().count(), 2);
+        }
+        use std::os::unix::fs::PermissionsExt as _;
+        let mode = fs::metadata(&cached).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        store.remove(&run).unwrap();
+        assert!(!cached.exists());
+    }
+
+    #[test]
+    fn a_cache_of_something_else_is_not_believed() {
+        let (_directory, store, run, count) = long_run();
+        let right = os_view(&store, &run, None).unwrap();
+        let cached = Kept::path(&store, &run);
+        let kept = fs::read_to_string(&cached).unwrap();
+        let hash = kept.split("\"hash\":\"").nth(2).unwrap();
+        let hash = &hash[..64];
+        let other = kept
+            .replace(hash, &"ab".repeat(32))
+            .replace("\"started\":", "\"started\":1");
+        for wrong in [other.as_str(), "nonsense\n", "", &kept[..kept.len() / 2]] {
+            fs::write(&cached, wrong).unwrap();
+            assert_eq!(os_view(&store, &run, None).unwrap(), right);
+            assert_eq!(os_view(&store, &run, Some(count)).unwrap(), right);
+        }
+    }
+}
