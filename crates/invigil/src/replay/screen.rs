@@ -9,7 +9,7 @@ use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::{
-    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+    Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::crossterm::{cursor, execute};
 use rustix::process::{Signal, kill_current_process_group};
@@ -28,9 +28,11 @@ pub(super) enum Input {
     Nothing,
 }
 
+type Drawn = Terminal<CrosstermBackend<BufWriter<Stdout>>>;
+
 /// The terminal, for as long as this lives.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    terminal: Drawn,
 }
 
 impl Screen {
@@ -40,9 +42,7 @@ impl Screen {
             give_back();
             before(info);
         }));
-        let out = BufWriter::with_capacity(64 * 1024, stdout());
-        let terminal = Terminal::new(CrosstermBackend::new(out))?;
-        let screen = Screen { terminal };
+        let screen = Screen { terminal: blank()? };
         take_over()?;
         Ok(screen)
     }
@@ -66,7 +66,9 @@ impl Screen {
         give_back();
         kill_current_process_group(Signal::TSTP)?;
         take_over()?;
-        self.terminal.clear()
+        // Nothing of what was drawn before is there any more.
+        self.terminal = blank()?;
+        Ok(())
     }
 }
 
@@ -78,7 +80,18 @@ impl Drop for Screen {
 
 fn take_over() -> io::Result<()> {
     enable_raw_mode()?;
-    execute!(stdout(), EnterAlternateScreen, cursor::Hide)
+    execute!(
+        stdout(),
+        EnterAlternateScreen,
+        Clear(ClearType::All),
+        cursor::Hide
+    )
+}
+
+/// A terminal on which nothing was drawn.
+fn blank() -> io::Result<Drawn> {
+    let out = BufWriter::with_capacity(64 * 1024, stdout());
+    Terminal::new(CrosstermBackend::new(out))
 }
 
 /// Nothing can be done if it fails: the terminal is gone.
