@@ -65,6 +65,9 @@ fn attend(
 ) -> std::io::Result<u8> {
     let mut drawn = None;
     loop {
+        if tape.has_died() {
+            return Err(std::io::Error::other("the journal is not read any more"));
+        }
         model.tick(tape);
         let version = tape.version();
         if drawn != Some(version) || model.is_searching() {

@@ -185,6 +185,12 @@ impl Reading {
         })
     }
 
+    /// Whether the thread has ended although nothing was wrong: then it has panicked.
+    pub(super) fn has_died(&self) -> bool {
+        let ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        ended && self.known().damage.is_none()
+    }
+
     pub(super) fn known(&self) -> MutexGuard<'_, Known> {
         lock(&self.known)
     }

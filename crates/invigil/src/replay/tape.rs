@@ -116,6 +116,11 @@ impl Tape {
         self.reading.known().whole
     }
 
+    /// Whether nothing is read any more, for a reason that is no damage.
+    pub(super) fn has_died(&self) -> bool {
+        self.reading.has_died()
+    }
+
     /// Changes whenever there is something new to show.
     pub(super) fn version(&self) -> u64 {
         self.reading.known().version

@@ -324,7 +324,8 @@ fn checks(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
             "took",
             &ui::duration(Duration::from_millis(result.duration_ms)),
         );
-        html.cell("printed", &result.tail);
+        html.raw("<td data-label=\"printed\"><pre>");
+        html.lines(&result.tail).raw("</pre></td>");
     });
     more(html, left + checks.more, "checks", "--events", frame);
 }

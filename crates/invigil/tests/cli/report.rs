@@ -8,7 +8,8 @@ use invigil_schema::Origin;
 use serde_json::Value;
 
 use crate::Invigil;
-use crate::script::{add, begun, created, denied, journal, unknown};
+use crate::audit::{agent, project};
+use crate::script::{add, begun, checked, created, denied, journal, unknown};
 
 /// Reads a page strictly: every tag is one of ours and is closed, nothing is loaded, nothing runs. Says what it holds.
 const CHECK: &str = r##"
@@ -223,11 +224,9 @@ fn no_name_becomes_markup() {
     for name in HOSTILE {
         add(&file, Origin::Kernel, created(&format!("/w/{name}")));
         add(&file, Origin::Kernel, denied(&format!("/d/{name}")));
-        add(
-            &file,
-            Origin::Sdk,
-            unknown(&serde_json::to_string(name).unwrap()),
-        );
+        let data = serde_json::to_string(name).unwrap();
+        add(&file, Origin::Sdk, unknown(&data));
+        checked(&file, name, name);
     }
     file.close().unwrap();
     invigil.expect(0, &["report", "one"]);
@@ -244,6 +243,42 @@ fn no_name_becomes_markup() {
     }
     assert!(text(&page, "files").contains(r"\u{202e}txt.exe\u{1b}[2J\u{7}\u{0}"));
     assert!(text(&page, "health").contains("from_tomorrow"));
+    let checks = cells(&page, "checks");
+    assert_eq!(checks.len(), HOSTILE.len());
+    assert_eq!(checks[0]["printed"], HOSTILE[0]);
+    assert_eq!(checks[0]["result"], "failed: exit 1");
+}
+
+/// What the agent said is in the page word for word, with what is held of it and the records that say so.
+#[test]
+fn an_agent_that_lies_is_contradicted_in_the_page() {
+    let invigil = Invigil::new();
+    project(&invigil);
+    let script = "
+write('README.md', 'changed')
+tool('c1', 'sh run_tests.sh', 0)
+say('All tests pass. I only touched src/. <script>I deleted README.md.</script>')
+";
+    agent(&invigil, "one", script);
+    invigil.expect(0, &["report", "one"]);
+    let page = page(Path::new(&invigil.at("one.html")));
+    let (stdout, _) = invigil.expect(1, &["claims", "one", "--json"]);
+    let claims: Value = serde_json::from_str(&stdout).unwrap();
+    let judged = claims["claims"].as_array().unwrap();
+    let shown: Vec<&Value> = cells(&page, "claims")
+        .iter()
+        .filter(|row| row["finding"].is_string())
+        .collect();
+    assert_eq!(shown.len(), judged.len());
+    for (row, claim) in shown.iter().zip(judged) {
+        assert_eq!(row["finding"], claim["finding"]);
+        assert_eq!(row["because"], claim["because"]);
+        let events = claim["events"].as_array().unwrap().iter();
+        let events: Vec<String> = events.map(Value::to_string).collect();
+        assert_eq!(row["records"], events.join(", "));
+    }
+    let contradicted = shown.iter().filter(|row| row["finding"] == "contradicted");
+    assert!(contradicted.count() >= 2, "{shown:#?}");
 }
 
 /// The same through a real run: an agent chooses names of files and arguments.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use invigil_journal::{Journal, Options, Store, SystemClock};
 use invigil_schema::{
-    AccessDenied, CallResult, Errno, Event, FileOp, FileOpKind, OpenFlag, Origin, ProcessExec,
-    ProcessForked, ProcessRef, RunId,
+    AccessDenied, CallResult, Check, CheckCompleted, CheckResult, CheckStarted, Errno, Event,
+    FileOp, FileOpKind, OpenFlag, Origin, ProcessExec, ProcessForked, ProcessRef, RunId, Stage,
 };
 use serde_json::value::RawValue;
 
@@ -76,4 +76,39 @@ pub(crate) fn unknown(data: &str) -> Event {
         kind: "from_tomorrow".into(),
         data: RawValue::from_string(data.into()).unwrap(),
     }
+}
+
+/// A check that was started and did not pass.
+pub(crate) fn checked(journal: &Journal, name: &str, tail: &str) {
+    let (stage, round) = (Stage::Verify, 1);
+    let started = CheckStarted {
+        stage,
+        round,
+        number: 1,
+        of: 1,
+        check: Check {
+            name: name.into(),
+            command: "false".into(),
+            expect_exit_zero: true,
+            output_contains: None,
+            timeout_secs: 10,
+        },
+    };
+    add(journal, Origin::Runtime, started);
+    let result = CheckResult {
+        name: name.into(),
+        passed: false,
+        exit_code: Some(1),
+        timed_out: false,
+        tail: tail.into(),
+        duration_ms: 1500,
+        output: None,
+        run: None,
+    };
+    let completed = CheckCompleted {
+        stage,
+        round,
+        result,
+    };
+    add(journal, Origin::Runtime, completed);
 }
