@@ -31,13 +31,15 @@ impl<'a> Fact<'a> {
 
     /// The event, if whoever vouches for it is in the position to. A process that an agent reports of itself is not
     /// one that was seen; views must not take it for one.
-    pub(crate) fn vouched(&self) -> Option<&'a Event> {
+    pub fn vouched(&self) -> Option<&'a Event> {
         let outside = matches!(self.origin, Origin::Kernel | Origin::Runtime);
         let fits = match self.event {
             Event::ProcessForked(_)
             | Event::ProcessExec(_)
             | Event::ExecFailed(_)
             | Event::ProcessExited(_)
+            | Event::ProcessStopped(_)
+            | Event::ProcessContinued(_)
             | Event::FileOp(_)
             | Event::NetOp(_) => self.origin == Origin::Kernel,
             Event::ObserverStarted(_)
@@ -49,6 +51,7 @@ impl<'a> Fact<'a> {
             Event::JournalOpened(_)
             | Event::JournalRecovered(_)
             | Event::RunStarted(_)
+            | Event::RunForked(_)
             | Event::RunFinished(_)
             | Event::RunFailed(_)
             | Event::PolicyLoaded(_)
@@ -67,7 +70,25 @@ impl<'a> Fact<'a> {
             | Event::TaskChanged(_)
             | Event::TaskRan(_)
             | Event::TaskProposed(_)
-            | Event::TaskEnded(_) => self.origin == Origin::Runtime,
+            | Event::TaskEnded(_)
+            | Event::OrderEnded(_)
+            | Event::OrderRefused(_)
+            | Event::RunSuspended(_)
+            | Event::RunResumed(_)
+            | Event::SignalDisposed(_)
+            | Event::BudgetExceeded(_)
+            | Event::CheckpointTaken(_)
+            | Event::RollbackStarted(_)
+            | Event::Rollbacked(_)
+            | Event::MilestonesSet(_)
+            | Event::MilestoneEvidence(_)
+            | Event::MilestoneAdvanced(_)
+            | Event::MilestoneBlocked(_)
+            | Event::RepeatFuse(_)
+            | Event::ChildRunStarted(_)
+            | Event::ChildRunRefused(_)
+            | Event::ChildRunEnded(_) => self.origin == Origin::Runtime,
+            Event::OrderTaken(_) => self.origin == Origin::User,
             // A contract is proposed by Invigil and confirmed by a person; only a person answers.
             Event::TaskContract(contract) => match contract.confirmed {
                 true => self.origin == Origin::User,

@@ -4,16 +4,21 @@
 //! same bytes; memory grows with the number of distinct things, not with the number of events. There is no I/O and no
 //! clock here, and nothing that was reported is ever shown as something that was seen.
 
+mod claims;
 mod correlation;
 mod diff;
 mod fact;
 mod health;
 mod jsonschema;
+mod moment;
 mod name;
+mod os;
 mod outcome;
 mod summary;
 mod surface;
+mod timeline;
 
+pub use claims::{Claimed, Claims, ClaimsDoc, Finding, JudgedClaim, Said, ToolDid};
 pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
 pub use diff::{
     ChangeKind, Changed, DiffDoc, DiffRow, HealthChange, Ignore, IgnoreError, Item, Section,
@@ -25,6 +30,12 @@ pub use health::{
     PolicyStatus, SdkHealth, SdkStatus,
 };
 pub use jsonschema::view_schemas;
+pub use moment::{Moment, MomentDoc};
+pub use os::{
+    AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, CheckpointRow, MilestoneRow,
+    MilestoneState, OsSnapshot, OsView, ProcessRow, ProcessState, ProcessTable, RowsLeftOut,
+    RunState, SignalRow, Suspension,
+};
 pub use outcome::{Access, Outcome};
 pub use summary::{
     Counts, DenialSummary, DirectoryChanges, EndpointSummary, FileChange, FileEntry, NoteSummary,
@@ -33,6 +44,7 @@ pub use summary::{
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
 };
+pub use timeline::{Notable, Timeline, TimelineBin, TimelineDoc};
 
 /// The views that belong to the evidence of a run, folded together in one pass.
 #[derive(Debug, Clone, Default)]

@@ -206,10 +206,21 @@ pub fn summary(run: &RunRef) -> Result<SummaryDoc, StoreError> {
 }
 
 /// Hands every record of a run to a fold; the hash of the last one.
-pub(crate) fn each(run: &RunRef, mut take: impl FnMut(&Fact<'_>)) -> Result<String, StoreError> {
+pub(crate) fn each(run: &RunRef, take: impl FnMut(&Fact<'_>)) -> Result<String, StoreError> {
+    each_of_first(run, u64::MAX, take)
+}
+
+/// The same with the first `count` records alone.
+pub(crate) fn each_of_first(
+    run: &RunRef,
+    count: u64,
+    mut take: impl FnMut(&Fact<'_>),
+) -> Result<String, StoreError> {
     let mut read = || -> Result<String, Error> {
         let mut reader = Reader::open(run.storage())?;
-        while let Some(record) = reader.next()? {
+        while reader.head().map_or(0, |head| head.seq + 1) < count
+            && let Some(record) = reader.next()?
+        {
             let envelope = record.envelope()?;
             let event = envelope.event();
             take(&Fact::of(&envelope, &event));

@@ -232,6 +232,7 @@ impl Engine {
             platform: spec.platform.clone(),
             agent_shim: spec.agent_shim.clone(),
             tier: spec.tier.unwrap_or(Tier::Notify),
+            lineage: None,
         }
     }
 

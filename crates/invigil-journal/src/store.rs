@@ -20,6 +20,8 @@ use crate::{Blobs, Error};
 const RUNS: &str = "runs";
 const TASKS: &str = "tasks";
 const BLOBS: &str = "blobs";
+/// What views have kept of long runs: a cache.
+const FOLDS: &str = "folds";
 /// The directory of the journal of jobs, and the id that it is bound to.
 const JOBS: &str = "jobs";
 /// Directories with this prefix are runs in the making.
@@ -251,6 +253,10 @@ impl Store {
         // First its name, at once: what is half removed is no run.
         fs::rename(&run.directory, &gone).map_err(StoreError::io("remove", &run.directory))?;
         fs::remove_dir_all(&gone).map_err(StoreError::io("remove", &gone))?;
+        // It may not be there; without its run nobody believes it.
+        drop(fs::remove_file(
+            self.folds().join(format!("{}.ndjson", run.run_id)),
+        ));
         Ok(Index::forget(self, &run.run_id)?)
     }
 
@@ -315,6 +321,11 @@ impl Store {
                 candidates: candidates.into_iter().map(|run| run.run_id).collect(),
             }),
         }
+    }
+
+    /// Where views keep what they have made of long runs, in a file for each: `RUN.ndjson`. It can be deleted.
+    pub fn folds(&self) -> PathBuf {
+        self.home.join(FOLDS)
     }
 
     /// The blobs of all runs.

@@ -20,6 +20,12 @@ use crate::kernel::{
     ObserverStarted, ProcessExec, ProcessExited, ProcessForked, ResourceSample,
 };
 use crate::layers::{PolicyDecision, PolicyFlagged, SdkEvent, SdkRejected};
+use crate::steer::{
+    BudgetExceeded, CheckpointTaken, ChildRunEnded, ChildRunRefused, ChildRunStarted, Lineage,
+    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, OrderEnded,
+    OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse, RollbackStarted,
+    Rollbacked, RunResumed, RunSuspended, SignalDisposed,
+};
 use crate::task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,
 };
@@ -106,6 +112,14 @@ macro_rules! kinds {
                 }
             }
 
+            /// The one category of the kind of this name.
+            pub fn category_of(kind: &str) -> Option<Category> {
+                match kind {
+                    $($name => Some(Category::$category),)+
+                    _ => None,
+                }
+            }
+
             /// Reads what a journal holds. Never fails: what cannot be read is kept as it is.
             pub fn from_parts(kind: &str, data: &RawValue) -> Event {
                 let known = match kind {
@@ -155,6 +169,8 @@ kinds! {
     JournalRecovered = "journal_recovered", Sched;
     /// The command is about to be started.
     RunStarted = "run_started", Proc;
+    /// The run begins where another one stood.
+    RunForked = "run_forked", Proc;
     /// The command has ended.
     RunFinished = "run_finished", Proc;
     /// The command could not be started.
@@ -249,6 +265,46 @@ kinds! {
     TaskAnswered = "task_answered", Sched;
     /// A task is over.
     TaskEnded = "task_ended", Proc;
+    /// Somebody outside wants something of a run.
+    OrderTaken = "order_taken", Ipc;
+    /// What became of it.
+    OrderEnded = "order_ended", Ipc;
+    /// A file that cannot count as an order.
+    OrderRefused = "order_refused", Ipc;
+    /// Something of a run waits.
+    RunSuspended = "run_suspended", Sched;
+    /// It goes on.
+    RunResumed = "run_resumed", Sched;
+    /// A process does nothing until it is continued.
+    ProcessStopped = "process_stopped", Proc;
+    /// It goes on.
+    ProcessContinued = "process_continued", Proc;
+    /// What became of something that a run was told.
+    SignalDisposed = "signal_disposed", Ipc;
+    /// A run has used more than it was given.
+    BudgetExceeded = "budget_exceeded", Sched;
+    /// The files of the workspace are kept as they are.
+    CheckpointTaken = "checkpoint_taken", Sched;
+    /// The files of the workspace are about to be put back.
+    RollbackStarted = "rollback_started", Sched;
+    /// The files of the workspace were put back.
+    Rollbacked = "rollbacked", Sched;
+    /// The phases of a run.
+    MilestonesSet = "milestones_set", Sched;
+    /// What a phase has to show.
+    MilestoneEvidence = "milestone_evidence", Sched;
+    /// A phase is reached.
+    MilestoneAdvanced = "milestone_advanced", Sched;
+    /// A phase is not reached.
+    MilestoneBlocked = "milestone_blocked", Sched;
+    /// A run goes round in circles.
+    RepeatFuse = "repeat_fuse", Sched;
+    /// A run was started inside of this one.
+    ChildRunStarted = "child_run_started", Proc;
+    /// A run could not be started inside of this one.
+    ChildRunRefused = "child_run_refused", Proc;
+    /// A run that was started inside of this one is over.
+    ChildRunEnded = "child_run_ended", Proc;
 }
 
 /// Data of `journal_opened`: binds the chain to a format and a run.
@@ -313,6 +369,32 @@ pub struct RunStarted {
     pub agent_shim: String,
     /// What is observed.
     pub tier: Tier,
+    /// Where it comes from, if it was started inside of another run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lineage: Option<Lineage>,
+}
+
+/// Data of `run_forked`: record 1 of a run that begins where another one stood.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct RunForked {
+    /// The other run.
+    pub parent: RunId,
+    /// Its last record that belongs to this run's past.
+    pub at_seq: u64,
+    /// The hash of that record, which covers all before it.
+    pub hash: Digest,
+    /// The newest checkpoint of the parent's files by then, if there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<ForkCheckpoint>,
+}
+
+/// A checkpoint of the run that another one was forked from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ForkCheckpoint {
+    /// Names it within its run.
+    pub id: String,
+    /// The record that it was taken with.
+    pub seq: u64,
 }
 
 /// Data of `run_finished`.
@@ -344,6 +426,12 @@ pub enum StopReason {
     Budget,
     /// The policy said so.
     Policy,
+    /// Somebody outside said so.
+    Signal,
+    /// It went round in circles.
+    Fuse,
+    /// The run that it was started in is over, or does not want it any more.
+    Parent,
 }
 
 /// Data of `run_failed`.

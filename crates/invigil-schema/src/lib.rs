@@ -19,6 +19,8 @@ mod job_events;
 mod jsonschema;
 mod kernel;
 mod layers;
+mod os;
+mod steer;
 mod task;
 mod telemetry;
 mod text;
@@ -39,8 +41,8 @@ pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};
 pub use event::{
-    Category, Event, JournalOpened, JournalRecovered, Origin, RunFailed, RunFinished, RunStarted,
-    SpawnFailure, StopReason, Tier,
+    Category, Event, ForkCheckpoint, JournalOpened, JournalRecovered, Origin, RunFailed,
+    RunFinished, RunForked, RunStarted, SpawnFailure, StopReason, Tier,
 };
 pub use exit::ExitCode;
 pub use guard::{
@@ -63,6 +65,18 @@ pub use kernel::{
 };
 pub use layers::{
     LineFlaw, PolicyDecision, PolicyFlagged, SDK_SCHEMA, SdkEvent, SdkEventType, SdkRejected,
+};
+pub use os::{
+    AgentProcessChanged, CategoryFlaw, Primitive, SessionEvent, SessionKind, SessionRecord,
+    category_flaw, session_log_has_required_categories,
+};
+pub use steer::{
+    BudgetExceeded, BudgetKind, BudgetShare, CheckpointCause, CheckpointTaken, ChildRunEnded,
+    ChildRunRefused, ChildRunStarted, Circle, Disposition, FuseAction, LeftOut, Lineage,
+    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, Order, OrderEnded,
+    OrderFile, OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
+    RollbackStarted, Rollbacked, RunResumed, RunSuspended, Signal, SignalDisposed, SteeredBy,
+    SuspendReason, Urgency,
 };
 pub use task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,

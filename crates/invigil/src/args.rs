@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
 use crate::commands::{
-    approvals, capabilities, contract, diff, doctor, exec, export, jobs, policy, recover, rpc, run,
-    runs, serve, session, show, task, telemetry, undo, verify,
+    approvals, capabilities, claims, contract, diff, doctor, exec, export, fork, jobs, policy,
+    recover, replay, report, rpc, run, runs, serve, session, show, task, telemetry, undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
@@ -27,6 +27,10 @@ pub(crate) enum Command {
     Run(run::Run),
     Runs(runs::Runs),
     Show(show::Show),
+    Replay(replay::Replay),
+    Report(report::Report),
+    Claims(claims::Claims),
+    Fork(fork::Fork),
     Export(export::Export),
     Verify(verify::Verify),
     Diff(diff::Diff),

@@ -10,6 +10,7 @@ use invigil_schema::{
 use serde::Serialize;
 
 use crate::question;
+use crate::steered;
 use crate::turn;
 use crate::ui::{self, BAD, GOOD, WARN};
 
@@ -31,6 +32,9 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
                 ui::command(&started.command),
                 text(&started.cwd)
             )
+        }
+        Event::RunForked(forked) => {
+            format!("of {} after record {}", forked.parent, forked.at_seq)
         }
         Event::RunFinished(finished) => ended(finished),
         Event::RunFailed(failed) => format!("{BAD}{}{BAD:#}", ui::harmless(&failed.reason)),
@@ -238,6 +242,53 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
         Event::TaskEnded(ended) => {
             format!("{}: {}", ended.state.as_str(), ui::harmless(&ended.verdict))
         }
+        Event::OrderTaken(order) => steered::order(order),
+        Event::OrderEnded(ended) => steered::order_ended(ended),
+        Event::OrderRefused(refused) => format!(
+            "{BAD}{} is no order{BAD:#}: {}",
+            ui::harmless(&refused.name),
+            ui::harmless(&refused.why)
+        ),
+        Event::RunSuspended(suspended) => steered::suspended(suspended),
+        Event::RunResumed(resumed) => steered::resumed(resumed),
+        Event::ProcessStopped(stopped) => match stopped.signal {
+            Some(signal) => format!("{} by signal {signal}", process(stopped.process)),
+            None => process(stopped.process),
+        },
+        Event::ProcessContinued(continued) => process(continued.process),
+        Event::SignalDisposed(disposed) => steered::signal(disposed),
+        Event::BudgetExceeded(exceeded) => steered::exceeded(exceeded),
+        Event::CheckpointTaken(taken) => steered::checkpoint(taken),
+        Event::RollbackStarted(started) => format!(
+            "to {}; {} is how it was before",
+            ui::harmless(&started.checkpoint),
+            ui::harmless(&started.before)
+        ),
+        Event::Rollbacked(done) => steered::rollback(done),
+        Event::MilestonesSet(set) => ui::harmless(&set.phases.join(" → ")),
+        Event::MilestoneEvidence(evidence) => steered::evidence(evidence),
+        Event::MilestoneAdvanced(advanced) => {
+            let next = advanced.next.as_deref().unwrap_or("the end");
+            let phase = ui::harmless(&advanced.phase);
+            format!("{GOOD}{phase}{GOOD:#} → {}", ui::harmless(next))
+        }
+        Event::MilestoneBlocked(blocked) => format!(
+            "{BAD}{}{BAD:#}: {}",
+            ui::harmless(&blocked.phase),
+            ui::harmless(&blocked.missing.join("; "))
+        ),
+        Event::RepeatFuse(fuse) => steered::fuse(fuse),
+        Event::ChildRunStarted(child) => format!(
+            "{} {} {}",
+            process(child.process),
+            child.run_id,
+            ui::command(&child.command)
+        ),
+        Event::ChildRunRefused(refused) => {
+            let who = refused.process.map(process).unwrap_or_default();
+            format!("{who} {BAD}{}{BAD:#}", ui::harmless(&refused.why))
+        }
+        Event::ChildRunEnded(ended) => steered::child_ended(ended),
         Event::Unknown { data, .. } => ui::shorten(&ui::harmless(data.get()), 120),
     }
 }
@@ -267,6 +318,13 @@ pub(crate) fn ended(finished: &RunFinished) -> String {
         Some(StopReason::Budget) => return format!("{BAD}over budget{BAD:#} after {time}{why}"),
         Some(StopReason::Policy) => {
             return format!("{BAD}stopped by policy{BAD:#} after {time}{why}");
+        }
+        Some(StopReason::Signal) => {
+            return format!("{WARN}ended by a signal from outside{WARN:#} after {time}{why}");
+        }
+        Some(StopReason::Fuse) => return format!("{BAD}fuse blown{BAD:#} after {time}{why}"),
+        Some(StopReason::Parent) => {
+            return format!("{WARN}ended with its parent{WARN:#} after {time}{why}");
         }
         None => {}
     }

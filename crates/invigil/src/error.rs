@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use invigil_audit::IgnoreError;
 use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
-    ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
-    TaskError, TelemetryError,
+    ApprovalError, EvidenceError, ExecError, ForkError, LearnError, RedecideError, RunError,
+    SpecError, StepsError, TaskError, TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
-use invigil_schema::{ExitCode, JobId, RunIdError, SessionId, TaskId};
+use invigil_schema::{ExitCode, JobId, RunId, RunIdError, SessionId, TaskId};
 use invigil_server::{ClientError, ServeError};
 
 use crate::ui;
@@ -29,6 +29,26 @@ pub(crate) enum CliError {
     NoHome,
     #[error("--from {from}: the journal ends at record {end}")]
     BeyondEnd { from: u64, end: u64 },
+    #[error(
+        "replay is a screen, and there is no terminal to show it in: `invigil show {0} --events` prints the records, `invigil report {0}` writes a page"
+    )]
+    NoTerminal(RunId),
+    #[error("the terminal: {0}")]
+    Screen(#[source] io::Error),
+    #[error("{} exists already: choose another name with -o, or replace it with --force", _0.display())]
+    ReportExists(PathBuf),
+    #[error("cannot write the report {}: {source}", path.display())]
+    ReportOut { path: PathBuf, source: io::Error },
+    #[error("--at {at}: the journal ends at record {end}")]
+    NotThatFar { at: u64, end: u64 },
+    #[error("{path}: {why}", path = path.display())]
+    SessionLog { path: PathBuf, why: String },
+    #[error(transparent)]
+    Redecide(#[from] RedecideError),
+    #[error("--decisions looks into the store where a run was recorded, and this is an archive")]
+    OnlyRuns,
+    #[error(transparent)]
+    Fork(#[from] ForkError),
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
     #[error(transparent)]
@@ -141,6 +161,15 @@ impl CliError {
             | CliError::Abandoned(_)
             | CliError::LargeArguments
             | CliError::BeyondEnd { .. }
+            | CliError::NoTerminal(_)
+            | CliError::Screen(_)
+            | CliError::ReportExists(_)
+            | CliError::ReportOut { .. }
+            | CliError::NotThatFar { .. }
+            | CliError::SessionLog { .. }
+            | CliError::Redecide(_)
+            | CliError::OnlyRuns
+            | CliError::Fork(_)
             | CliError::Signals(_)
             | CliError::Spec(_)
             | CliError::Run(_)

@@ -6,6 +6,8 @@
 #[cfg(feature = "bench")]
 mod append;
 #[cfg(feature = "bench")]
+mod audit;
+#[cfg(feature = "bench")]
 mod daemon;
 #[cfg(feature = "bench")]
 mod durable;
@@ -25,6 +27,8 @@ mod rounds;
 mod run;
 #[cfg(feature = "bench")]
 mod sample;
+#[cfg(feature = "bench")]
+mod screen;
 #[cfg(feature = "bench")]
 mod telemetry;
 #[cfg(feature = "bench")]
@@ -59,6 +63,8 @@ enum Subject {
     Jobs,
     /// Durable proposals through the daemon.
     Daemon,
+    /// Folds of long runs, and looks at any record.
+    Audit,
 }
 
 pub(crate) fn run(args: &Args) -> Result {
@@ -76,6 +82,7 @@ pub(crate) fn run(args: &Args) -> Result {
         Subject::Telemetry => "telemetry",
         Subject::Jobs => "jobs",
         Subject::Daemon => "daemon",
+        Subject::Audit => "audit",
     });
     check(again)
 }
@@ -95,6 +102,7 @@ fn measure(args: &Args) -> Result {
         Subject::Telemetry => telemetry::measure(args.quick)?,
         Subject::Jobs => jobs::measure(args.quick)?,
         Subject::Daemon => daemon::measure(args.quick)?,
+        Subject::Audit => audit::measure(args.quick)?,
     };
     if !args.quick {
         let path = crate::root().join("docs/benchmarks.md");

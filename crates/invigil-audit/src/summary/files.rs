@@ -191,7 +191,7 @@ impl Files {
 }
 
 /// Devices, `/proc`, pipes and nameless files are not what a person calls a changed file.
-fn is_plain(path: &OsText) -> bool {
+pub(crate) fn is_plain(path: &OsText) -> bool {
     let path = path.as_bytes();
     let device = path.starts_with(b"/dev/") && !path.starts_with(b"/dev/shm/");
     let kernel = path.starts_with(b"/proc/") || path.starts_with(b"/sys/");

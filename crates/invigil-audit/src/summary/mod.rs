@@ -15,6 +15,7 @@ use invigil_schema::{
 use serde::Serialize;
 
 use files::Files;
+pub(crate) use files::is_plain;
 pub use files::{DirectoryChanges, FileChange, FileEntry};
 pub use tree::ProcessNode;
 use tree::Tree;

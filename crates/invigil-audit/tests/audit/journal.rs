@@ -28,6 +28,7 @@ impl Journal {
             platform: "linux".into(),
             agent_shim: "none".into(),
             tier,
+            lineage: None,
         };
         Journal::default().runtime(opened).runtime(started)
     }

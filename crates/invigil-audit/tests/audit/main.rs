@@ -5,10 +5,13 @@
     reason = "helpers of tests are outside of #[test] functions"
 )]
 
+mod claims;
 mod correlation;
 mod diff;
 mod health;
 mod journal;
+mod os;
 mod props;
 mod summary;
 mod surface;
+mod timeline;

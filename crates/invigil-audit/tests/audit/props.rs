@@ -84,7 +84,7 @@ fn touch() -> impl Strategy<Value = (Origin, Event)> {
 }
 
 /// Facts of every kind, in any order.
-fn fact() -> impl Strategy<Value = (Origin, Event)> {
+pub(crate) fn fact() -> impl Strategy<Value = (Origin, Event)> {
     let types = select(vec![
         SdkEventType::ToolCallStarted,
         SdkEventType::ToolCallCompleted,

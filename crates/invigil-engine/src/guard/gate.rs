@@ -90,6 +90,7 @@ impl Gate for PolicyGate {
         let judge = Judge {
             policy: self.rules.policy(),
             denied: &self.denied,
+            looks: true,
         };
         let mut granted = Decision::Allow;
         let mut what = None;

@@ -28,6 +28,8 @@ pub(super) struct FileAct<'a> {
 pub(super) struct Judge<'a> {
     pub(super) policy: &'a Policy,
     pub(super) denied: &'a Denied,
+    /// Whether it may look at the disk. What is decided again later must not: it has changed since.
+    pub(super) looks: bool,
 }
 
 impl Judge<'_> {
@@ -105,7 +107,7 @@ impl Judge<'_> {
         let own = stricter(self.write(from), self.write(to));
         let own = stricter(own, self.refused_read(from, to));
         let refuses = self.policy.refuses_below(from) || self.policy.refuses_below(to);
-        if own.as_ref().is_some_and(|d| d.verdict == Verdict::Deny) || !refuses {
+        if own.as_ref().is_some_and(|d| d.verdict == Verdict::Deny) || !refuses || !self.looks {
             return own;
         }
         let root = Path::new(OsStr::from_bytes(from));
@@ -176,8 +178,8 @@ impl Judge<'_> {
         let judge = |path: &[u8]| self.on(Action::Unix(UnixSocket::Path(path)));
         let given = Path::new(OsStr::from_bytes(path.as_bytes()));
         let real = match op {
-            NetOpKind::Bind | NetOpKind::Listen => None,
-            NetOpKind::Connect | NetOpKind::Send => given.canonicalize().ok(),
+            NetOpKind::Connect | NetOpKind::Send if self.looks => given.canonicalize().ok(),
+            _ => None,
         };
         let real = real.filter(|real| real != given);
         let spoken = match real {
@@ -185,7 +187,7 @@ impl Judge<'_> {
             None => judge(path.as_bytes()),
         };
         // A socket that is bound is a new file, too.
-        let made = (op == NetOpKind::Bind)
+        let made = (op == NetOpKind::Bind && self.looks)
             .then(|| self.write(of_parent(given).as_os_str().as_bytes()))
             .flatten();
         stricter(spoken, made)
@@ -222,10 +224,20 @@ fn is_placeless(path: &[u8]) -> bool {
 
 /// What a policy says about something that a person was asked about, unless it allows it.
 pub(crate) fn decide(policy: &Policy, what: &Asked) -> Option<Decision> {
+    decide_by(policy, what, true)
+}
+
+/// The same from the words of the record alone, whatever the disk looks like now.
+pub(crate) fn decide_again(policy: &Policy, what: &Asked) -> Option<Decision> {
+    decide_by(policy, what, false)
+}
+
+fn decide_by(policy: &Policy, what: &Asked, looks: bool) -> Option<Decision> {
     let denied = Denied::default();
     let judge = Judge {
         policy,
         denied: &denied,
+        looks,
     };
     match what {
         Asked::Exec { program, argv, .. } => judge.on(Action::Exec(Exec {

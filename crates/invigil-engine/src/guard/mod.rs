@@ -28,9 +28,10 @@ use invigil_schema::{
 use sha2::{Digest as _, Sha256};
 
 use bounds::Bounded;
+pub(crate) use enforced::enforced as enforced_by;
 pub(crate) use gate::{PolicyGate, Told};
 use hosts::Hosts;
-pub(crate) use judge::decide;
+pub(crate) use judge::{decide, decide_again};
 pub use learn::{LearnError, learn};
 use links::Links;
 use programs::Denied;

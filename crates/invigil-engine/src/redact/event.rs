@@ -3,7 +3,8 @@
 use std::borrow::Cow;
 
 use invigil_schema::{
-    Address, Asked, Check, Event, JobEnd, JobOutput, OsText, Snapshot, Termination,
+    Address, Asked, Check, Event, JobEnd, JobOutput, LeftOut, Order, OsText, Signal, Snapshot,
+    Termination,
 };
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -260,6 +261,30 @@ impl Pass<'_> {
             }
             Event::TaskAnswered(data) => data.text.iter_mut().for_each(|text| self.string(text)),
             Event::TaskEnded(data) => self.string(&mut data.verdict),
+            Event::OrderTaken(data) => self.order(&mut data.what),
+            Event::OrderEnded(data) => data.why.iter_mut().for_each(|why| self.string(why)),
+            Event::OrderRefused(data) => {
+                self.string(&mut data.name);
+                self.string(&mut data.why);
+            }
+            Event::RunSuspended(data) => data.why.iter_mut().for_each(|why| self.string(why)),
+            Event::SignalDisposed(data) => self.string(&mut data.signal.text),
+            Event::CheckpointTaken(data) => {
+                data.label.iter_mut().for_each(|label| self.string(label));
+                self.os(&mut data.workspace);
+                self.left_out(&mut data.left_out);
+            }
+            Event::Rollbacked(data) => self.left_out(&mut data.failed),
+            Event::MilestoneEvidence(data) => {
+                self.os(&mut data.evidence);
+                data.why.iter_mut().for_each(|why| self.string(why));
+            }
+            Event::MilestoneBlocked(data) => {
+                data.missing.iter_mut().for_each(|text| self.string(text));
+            }
+            Event::RepeatFuse(data) => self.argv(&mut data.command),
+            Event::ChildRunStarted(data) => self.argv(&mut data.command),
+            Event::ChildRunRefused(data) => self.string(&mut data.why),
             Event::Unknown { data, .. } => self.raw(data),
             // What was proposed is bound to a digest.
             Event::TaskProposed(_) => {}
@@ -267,6 +292,7 @@ impl Pass<'_> {
             Event::JobKept(_)
             | Event::ToolAnswered(_)
             | Event::JournalOpened(_)
+            | Event::RunForked(_)
             | Event::JournalRecovered(_)
             | Event::PolicyLoaded(_)
             | Event::PolicyEnforced(_)
@@ -274,7 +300,35 @@ impl Pass<'_> {
             | Event::ObserverFinished(_)
             | Event::ProcessForked(_)
             | Event::ProcessExited(_)
+            | Event::ProcessStopped(_)
+            | Event::ProcessContinued(_)
+            | Event::RunResumed(_)
+            | Event::BudgetExceeded(_)
+            | Event::RollbackStarted(_)
+            | Event::MilestonesSet(_)
+            | Event::MilestoneAdvanced(_)
+            | Event::ChildRunEnded(_)
             | Event::ResourceSample(_) => {}
+        }
+    }
+
+    fn order(&mut self, order: &mut Order) {
+        match order {
+            Order::Pause { why: Some(text) }
+            | Order::Checkpoint { label: Some(text) }
+            | Order::Signal(Signal { text, .. }) => self.string(text),
+            Order::Pause { why: None }
+            | Order::Checkpoint { label: None }
+            | Order::Resume
+            | Order::Rollback { .. }
+            | Order::Milestone { .. } => {}
+        }
+    }
+
+    fn left_out(&mut self, paths: &mut [LeftOut]) {
+        for left in paths {
+            self.os(&mut left.path);
+            self.string(&mut left.why);
         }
     }
 

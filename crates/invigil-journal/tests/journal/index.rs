@@ -18,6 +18,7 @@ fn started(command: &str) -> Event {
         platform: "linux".into(),
         agent_shim: "none".into(),
         tier: Tier::ContractOnly,
+        lineage: None,
     };
     started.into()
 }

@@ -296,6 +296,8 @@ fn code(end: &End) -> u8 {
             (Some(StopReason::Timeout), ..) => ExitCode::Timeout.into(),
             (Some(StopReason::Budget), ..) => ExitCode::Budget.into(),
             (Some(StopReason::Policy), ..) => ExitCode::Policy.into(),
+            (Some(StopReason::Fuse), ..) => ExitCode::Budget.into(),
+            (Some(StopReason::Signal | StopReason::Parent), ..) => ExitCode::of_signal(SIGTERM),
             (None, Some(code), _) => code as u8,
             (None, None, Some(signal)) => ExitCode::of_signal(signal),
             (None, None, None) => ExitCode::Invigil.into(),

@@ -34,6 +34,9 @@ fn status<'r>(store: &Store, row: &'r RunRow) -> &'r str {
             StopReason::Timeout => "time-out",
             StopReason::Budget => "over budget",
             StopReason::Policy => "by policy",
+            StopReason::Signal => "by signal",
+            StopReason::Fuse => "fuse blown",
+            StopReason::Parent => "by parent",
         },
         RunState::Finished {
             exit_code: Some(0), ..

@@ -4,13 +4,15 @@ use std::io::Write;
 use std::thread;
 use std::time::Duration;
 
-use invigil_engine::summary;
+use invigil_engine::{os_view, summary, summary_at};
 use invigil_journal::{Record, RunRef, Store};
 use invigil_schema::Origin;
 
 use super::find;
 use crate::describe::describe;
 use crate::error::CliError;
+use crate::session_log;
+use crate::snapshot;
 use crate::summary as view;
 use crate::ui::{self, BOLD, DIM};
 
@@ -22,7 +24,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// A summary, or the parts that are asked for in full.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Show {
-    /// A run's id, the beginning of one, `last`, or a path to a copy of a run directory
+    /// A run's id, the beginning of one, `last`, or a path to a copy of a run directory; with --session a file
     run: String,
 
     /// The process tree
@@ -53,6 +55,18 @@ pub(crate) struct Show {
     #[arg(long, short)]
     follow: bool,
 
+    /// How it stood when this record was written
+    #[arg(long, value_name = "SEQ", conflicts_with_all = ["events", "follow"])]
+    at: Option<u64>,
+
+    /// Who ran, who waited and for what, which signals and budgets there were
+    #[arg(long, conflicts_with_all = ["events", "follow", "processes", "files", "network", "denials"])]
+    snapshot: bool,
+
+    /// The snapshot of a session log of another runtime, in JSON: an array, or an event a line
+    #[arg(long, conflicts_with_all = ["events", "follow", "processes", "files", "network", "denials"])]
+    session: bool,
+
     /// JSON on stdout: one object, or with --events and --follow the records word for word, one a line
     #[arg(long)]
     json: bool,
@@ -60,11 +74,22 @@ pub(crate) struct Show {
 
 impl Show {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
+        if self.session {
+            return session_log::show(self.run.as_ref(), self.at, self.json);
+        }
         let run = find(store, &self.run)?;
+        if self.snapshot {
+            return self.snapshot(store, &run);
+        }
         if self.events || self.follow {
             return self.records(&run);
         }
-        let summary = summary(&run)?;
+        let summary = match self.at {
+            Some(at) => self.reached(at, summary_at(&run, at.saturating_add(1))?, |doc| {
+                doc.counts.facts
+            })?,
+            None => summary(&run)?,
+        };
         let mut out = anstream::stdout().lock();
         if self.json {
             writeln!(out, "{}", serde_json::json!(summary))?;
@@ -83,10 +108,37 @@ impl Show {
             view::denials(&mut out, &summary)?;
         }
         let parts = self.processes || self.files || self.network || self.denials;
-        if !parts && !led(&mut out, &run)? {
+        let all = self.at.is_none() && !parts && led(&mut out, &run)?;
+        if !parts && !all {
             view::print(&mut out, &run, &summary)?;
         }
         Ok(0)
+    }
+
+    fn snapshot(&self, store: &Store, run: &RunRef) -> Result<u8, CliError> {
+        let count = self.at.map(|at| at.saturating_add(1));
+        let snapshot = os_view(store, run, count)?.snapshot();
+        let snapshot = match self.at {
+            Some(at) => self.reached(at, snapshot, |snapshot| snapshot.events)?,
+            None => snapshot,
+        };
+        let mut out = anstream::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{}", serde_json::json!(snapshot))?,
+            false => snapshot::print(&mut out, &snapshot)?,
+        }
+        Ok(0)
+    }
+
+    /// A document, if there was a record of this number.
+    fn reached<T>(&self, at: u64, document: T, count: impl Fn(&T) -> u64) -> Result<T, CliError> {
+        match count(&document) {
+            count if count > at => Ok(document),
+            count => {
+                let end = count.saturating_sub(1);
+                Err(CliError::NotThatFar { at, end })
+            }
+        }
     }
 
     fn records(&self, run: &RunRef) -> Result<u8, CliError> {

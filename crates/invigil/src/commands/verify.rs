@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use invigil_engine::{EvidenceError, verify_archive};
+use invigil_engine::{EvidenceError, Redecided, redecide, verify_archive};
 use invigil_journal::archive::{self, ArchiveError};
-use invigil_journal::{Expected, Index, Report, Store, StoreError, VerifyError, verify};
+use invigil_journal::{Expected, Index, Report, RunRef, Store, StoreError, VerifyError, verify};
 use invigil_schema::{Digest, ExitCode, RunId};
 use serde_json::json;
 
@@ -35,6 +35,10 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "ID")]
     run_id: Option<RunId>,
 
+    /// Make every decision again, too, from what was recorded, and name the first that comes out differently
+    #[arg(long)]
+    decisions: bool,
+
     /// One JSON object on stdout
     #[arg(long)]
     json: bool,
@@ -43,6 +47,9 @@ pub(crate) struct Verify {
 impl Verify {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
         if is_archive(&self.run) {
+            if self.decisions {
+                return Err(CliError::OnlyRuns);
+            }
             return self.archive();
         }
         if self.sha256.is_some() {
@@ -77,10 +84,69 @@ impl Verify {
         }
         let storage = run.storage();
         match verify(Arc::clone(&storage) as _, &expected) {
+            Ok(report) if self.decisions => self.decide(store, &run, &report),
             Ok(report) => self.accept(&report, live),
             Err(VerifyError::Damaged(damage)) => self.refuse(&damage.to_string()),
             Err(VerifyError::Unreadable(error)) => Err(run.error(error).into()),
         }
+    }
+
+    /// The journal is what was written; whether what it says follows from what it says.
+    fn decide(&self, store: &Store, run: &RunRef, report: &Report) -> Result<u8, CliError> {
+        let decided = redecide(store, run)?;
+        let Redecided {
+            same,
+            in_part,
+            differs,
+        } = &decided;
+        let code = match differs {
+            None => 0,
+            Some(_) => ExitCode::No.into(),
+        };
+        let mut out = anstream::stdout().lock();
+        if self.json {
+            let line = json!({
+                "ok": differs.is_none(),
+                "run_id": report.run_id,
+                "records": report.head.seq + 1,
+                "head": { "seq": report.head.seq, "hash": report.head.hash },
+                "decisions": decided,
+            });
+            writeln!(out, "{line}")?;
+            return Ok(code);
+        }
+        let Some(differs) = differs else {
+            let all = same + in_part;
+            writeln!(
+                out,
+                "{GOOD}ok{GOOD:#} {}: every hash fits, and {all} decisions come out the same",
+                report.run_id
+            )?;
+            if *in_part > 0 {
+                writeln!(
+                    out,
+                    "{DIM}note{DIM:#} of {in_part} the journal has a part of the input only, and that fits"
+                )?;
+            }
+            return Ok(code);
+        };
+        let seq = differs.seq;
+        writeln!(
+            out,
+            "{BAD}not reproducible{BAD:#} at seq {seq}: {}",
+            ui::harmless(&differs.what)
+        )?;
+        writeln!(
+            out,
+            "{DIM}recorded{DIM:#} {}",
+            ui::harmless(&differs.recorded)
+        )?;
+        writeln!(
+            out,
+            "{DIM}derived{DIM:#}  {}",
+            ui::harmless(&differs.derived)
+        )?;
+        Ok(code)
     }
 
     fn archive(&self) -> Result<u8, CliError> {

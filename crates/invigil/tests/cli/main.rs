@@ -7,6 +7,7 @@
 )]
 
 mod approvals;
+mod audit;
 mod contract;
 mod derive;
 mod evidence;
@@ -15,8 +16,11 @@ mod hosts;
 mod observe;
 mod policy;
 mod protect;
+mod replay;
+mod report;
 mod repos;
 mod run;
+mod script;
 mod task;
 mod telemetry;
 mod terminal;
@@ -148,6 +152,39 @@ impl Invigil {
         let mut found = self.all(run, kind);
         assert_eq!(found.len(), 1, "{kind}: {found:?}");
         found.remove(0)
+    }
+}
+
+/// Whatever a test has recorded: every decision of it comes out the same again, and nothing in it is impossible.
+impl Drop for Invigil {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        for folder in ["runs", "tasks"] {
+            let journals = self.home().join(folder).read_dir();
+            for journal in journals.into_iter().flatten().flatten() {
+                self.look_back(&journal.path());
+            }
+        }
+    }
+}
+
+impl Invigil {
+    fn look_back(&self, journal: &Path) {
+        let run = format!("{}/", journal.display());
+        let verified = self.output(&["verify", "--decisions", "--json", &run]);
+        let verified = String::from_utf8_lossy(&verified.stdout).into_owned();
+        let answer: serde_json::Value = serde_json::from_str(&verified).unwrap_or_default();
+        assert!(
+            answer["decisions"]["differs"].is_null(),
+            "{run}: {verified}"
+        );
+        // What a test has damaged has no snapshot.
+        let snapshot = self.output(&["show", "--snapshot", "--json", &run]);
+        let snapshot: serde_json::Value =
+            serde_json::from_slice(&snapshot.stdout).unwrap_or_default();
+        assert!(snapshot["anomalies"].is_null(), "{run}: {snapshot:#}");
     }
 }
 
