@@ -9,6 +9,7 @@ mod evidence;
 mod guard;
 mod held;
 mod jobs;
+mod letters;
 mod lines;
 mod names;
 mod output;
@@ -19,6 +20,7 @@ mod reported;
 mod reports;
 mod run;
 mod spec;
+mod steer;
 mod tasks;
 mod telemetry;
 mod watchdog;
@@ -40,5 +42,9 @@ pub use jobs::{
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome, redactor};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
+pub use steer::{
+    Ancestry, CheckpointError, Checkpoints, ChildNews, ChildSpec, Fuse, Given, Milestones,
+    MilestonesError, Offspring, SteerError, ask_for_run, ended, give,
+};
 pub use tasks::{Attended, TaskError, TaskSpec, TaskView, Tasks};
 pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

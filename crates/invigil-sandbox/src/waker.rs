@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
 use invigil_schema::{Errno, Limited};
@@ -82,6 +83,10 @@ pub(crate) enum Order {
     Signal(i32),
     /// Kill every process.
     Kill,
+    /// Stop every process, and say when none moves any more.
+    Pause(SyncSender<()>),
+    /// Let every process go on.
+    Resume,
     /// The answer to a question.
     Answer(u64, Decision),
     /// An open that had to wait has ended.

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use invigil_audit::IgnoreError;
 use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
-    ApprovalError, EvidenceError, ExecError, LearnError, RunError, SpecError, StepsError,
-    TaskError, TelemetryError,
+    ApprovalError, CheckpointError, EvidenceError, ExecError, LearnError, MilestonesError,
+    RunError, SpecError, SteerError, StepsError, TaskError, TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
@@ -41,6 +41,10 @@ pub(crate) enum CliError {
     Evidence(#[from] EvidenceError),
     #[error(transparent)]
     Approval(#[from] ApprovalError),
+    #[error(transparent)]
+    Steer(#[from] SteerError),
+    #[error("{}", ui::harmless(&.0.to_string()))]
+    Checkpoint(#[from] CheckpointError),
     #[error(transparent)]
     Ignore(#[from] IgnoreError),
     #[error("{}", ui::harmless_lines(&.0.report()))]
@@ -99,6 +103,13 @@ pub(crate) enum CliError {
     NoProgram(#[source] io::Error),
     #[error("{} is no contract:\n{}", path.display(), ui::harmless_lines(&list(flaws)))]
     Contract { path: PathBuf, flaws: Vec<Flaw> },
+    #[error("{} has no milestones: {}", path.display(), ui::harmless(&source.to_string()))]
+    Milestones {
+        path: PathBuf,
+        source: MilestonesError,
+    },
+    #[error("a run inside of this run: {}", ui::harmless(.0))]
+    Nested(String),
     #[error("who shall write the contract? --model-cmd CMD, --openai URL or --anthropic")]
     NoModel,
     #[error("{}", ui::harmless(&.0.to_string()))]
@@ -145,6 +156,8 @@ impl CliError {
             | CliError::OnlyArchives
             | CliError::Evidence(_)
             | CliError::Approval(_)
+            | CliError::Steer(_)
+            | CliError::Checkpoint(_)
             | CliError::Ignore(_)
             | CliError::Policy(_)
             | CliError::PolicyFile { .. }
@@ -171,6 +184,8 @@ impl CliError {
             | CliError::File { .. }
             | CliError::NoProgram(_)
             | CliError::Contract { .. }
+            | CliError::Milestones { .. }
+            | CliError::Nested(_)
             | CliError::NoModel
             | CliError::NoDigest(_)
             | CliError::Generate(_)

@@ -6,6 +6,7 @@ mod describe;
 mod error;
 mod executor;
 mod judge;
+mod nested;
 mod policies;
 mod proposal;
 mod question;

@@ -28,6 +28,7 @@ impl Journal {
             platform: "linux".into(),
             agent_shim: "none".into(),
             tier,
+            lineage: None,
         };
         Journal::default().runtime(opened).runtime(started)
     }
@@ -228,7 +229,6 @@ pub(crate) fn hook(name: &str, attached: bool) -> Hook {
 }
 
 pub(crate) fn observer(tier: Tier, reads: bool) -> ObserverStarted {
-pub(crate) fn observer(lineage: None,
     let seen = tier != Tier::ContractOnly;
     ObserverStarted {
         tier,

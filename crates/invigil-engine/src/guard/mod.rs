@@ -63,6 +63,18 @@ impl Rules {
         })
     }
 
+    /// The same and more, which can only make them stricter. What variables stand for stays.
+    pub(crate) fn narrowed(&self, mode: Mode, more: Vec<Source>) -> Result<Rules, PolicyError> {
+        let sources = self.sources.iter().cloned().chain(more).collect();
+        Rules::load(self.mode.max(mode), sources, self.places.clone())
+    }
+
+    /// The files that they are in, with their texts.
+    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
+        let sources = self.sources.iter();
+        sources.map(|source| (source.name.as_str(), source.text.as_str()))
+    }
+
     /// What the policy means for the run.
     pub fn mode(&self) -> Mode {
         self.mode
