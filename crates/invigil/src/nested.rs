@@ -3,12 +3,14 @@
 use std::env;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 
 use invigil_engine::{ChildNews, ChildSpec, End, RunSpec, ask_for_run};
 use invigil_journal::Store;
-use invigil_schema::{Mode, OsText, RunId};
+use invigil_schema::{OsText, PolicyPlaces, RunId};
 
 use crate::error::CliError;
+use crate::policies::{PolicyOptions, places};
 
 /// A run that was started inside of another one.
 pub(crate) struct Nested {
@@ -18,7 +20,11 @@ pub(crate) struct Nested {
 
 /// Has a run started by the supervisor of the one that we are in, and waits for its end. Nothing, if we are in none, or in
 /// one that has another store.
-pub(crate) fn run(store: &Store, spec: &RunSpec) -> Result<Option<Nested>, CliError> {
+pub(crate) fn run(
+    store: &Store,
+    spec: &RunSpec,
+    policy: &PolicyOptions,
+) -> Result<Option<Nested>, CliError> {
     let (Ok(run_id), Some(channel)) = (env::var("INVIGIL_RUN_ID"), env::var_os("INVIGIL_EVENTS"))
     else {
         return Ok(None);
@@ -32,8 +38,10 @@ pub(crate) fn run(store: &Store, spec: &RunSpec) -> Result<Option<Nested>, CliEr
         .cwd
         .as_ref()
         .map_or_else(|| cwd.clone(), |dir| cwd.join(dir));
-    let text = |path: std::path::PathBuf| OsText::from(path.into_os_string());
-    let rules = spec.rules.as_ref();
+    let text = |path: PathBuf| OsText::from(path.into_os_string());
+    // The supervisor has the user's own file in mind already, and we may not even read it.
+    let (mode, sources) = policy.named()?;
+    let places = places(&cwd);
     let child = ChildSpec {
         home: text(store.home().to_owned()),
         command: spec.command.iter().cloned().map(OsText::from).collect(),
@@ -42,13 +50,17 @@ pub(crate) fn run(store: &Store, spec: &RunSpec) -> Result<Option<Nested>, CliEr
         agent_shim: spec.agent_shim.clone(),
         timeout_ms: spec.timeout.map(|timeout| timeout.as_millis() as u64),
         reads: spec.reads,
-        mode: rules.map_or(Mode::Observe, |rules| rules.mode()),
-        policy: rules.map_or_else(Vec::new, |rules| {
-            let texts = rules.texts();
-            texts
-                .map(|(name, text)| (name.to_owned(), text.to_owned()))
-                .collect()
-        }),
+        mode,
+        policy: sources
+            .into_iter()
+            .map(|source| (source.name, source.text))
+            .collect(),
+        places: PolicyPlaces {
+            home: text(places.home),
+            workspace: text(places.workspace),
+            tmp: text(places.tmp),
+            path: places.path.into_iter().map(text).collect(),
+        },
     };
     let line = ask_for_run(&run_id, &child).map_err(CliError::NotJson)?;
     let Ok(()) = stream.write_all(&line) else {

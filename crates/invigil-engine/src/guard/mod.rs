@@ -69,12 +69,6 @@ impl Rules {
         Rules::load(self.mode.max(mode), sources, self.places.clone())
     }
 
-    /// The files that they are in, with their texts.
-    pub fn texts(&self) -> impl Iterator<Item = (&str, &str)> {
-        let sources = self.sources.iter();
-        sources.map(|source| (source.name.as_str(), source.text.as_str()))
-    }
-
     /// What the policy means for the run.
     pub fn mode(&self) -> Mode {
         self.mode

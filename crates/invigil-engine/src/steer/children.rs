@@ -13,11 +13,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use invigil_policy::{Budget, Layer, Source};
+use invigil_policy::{Budget, Layer, Places, Source};
 use invigil_sandbox::descriptor_of;
 use invigil_schema::{
-    BudgetKind, BudgetShare, ChildRunEnded, Lineage, Mode, OsText, ProcessRef, RunFailed,
-    RunFinished, RunId,
+    BudgetKind, BudgetShare, ChildRunEnded, Lineage, Mode, OsText, PolicyPlaces, ProcessRef,
+    RunFailed, RunFinished, RunId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +88,8 @@ pub struct ChildSpec {
     pub mode: Mode,
     /// Its policy files, beyond those of its parent: name and text.
     pub policy: Vec<(String, String)>,
+    /// What the variables of these files stand for, if its parent has no policy.
+    pub places: PolicyPlaces,
 }
 
 /// What whoever wants a run is told. First that it has started, then how it has ended.
@@ -277,17 +279,24 @@ impl Children {
         parent: Option<&Arc<Rules>>,
         left: &Left,
     ) -> Result<(Option<Arc<Rules>>, Vec<BudgetShare>), String> {
+        let layer = match parent {
+            Some(_) => Layer::Project,
+            // Whatever they say is less than everything.
+            None => Layer::CommandLine,
+        };
         let source = |(name, text): &(String, String)| Source {
             name: name.clone(),
             text: text.clone(),
-            layer: Layer::Project,
+            layer,
         };
         let mut more: Vec<Source> = wanted.policy.iter().map(source).collect();
         let Some(parent) = parent else {
             if wanted.mode == Mode::Observe {
                 return Ok((None, Vec::new()));
             }
-            return Err("its parent has no policy, so it has no places to have one: start the parent with --policy".to_owned());
+            let rules = Rules::load(wanted.mode, more, places(&wanted.places));
+            let rules = rules.map_err(|error| error.to_string())?;
+            return Ok((Some(Arc::new(rules)), Vec::new()));
         };
         let narrowed = |more: Vec<Source>| {
             let narrowed = parent.narrowed(wanted.mode, more);
@@ -394,6 +403,15 @@ fn news(end: End) -> ChildNews {
 
 pub(super) fn path(text: &OsText) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(text.as_bytes()))
+}
+
+fn places(places: &PolicyPlaces) -> Places {
+    Places {
+        home: path(&places.home),
+        workspace: path(&places.workspace),
+        tmp: path(&places.tmp),
+        path: places.path.iter().map(path).collect(),
+    }
 }
 
 /// What a process was started with. Those of Invigil are set anew.

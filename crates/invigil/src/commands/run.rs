@@ -199,6 +199,9 @@ impl Run {
         let engine = engine(store)?;
         let mut spec = self.spec();
         spec.validate()?;
+        if let Some(nested) = nested::run(store, &spec, &self.policy)? {
+            return self.tell_nested(&nested);
+        }
         let workspace = match &self.cwd {
             Some(cwd) => engine.cwd.join(cwd),
             None => engine.cwd.clone(),
@@ -219,9 +222,6 @@ impl Run {
                 path: path.clone(),
                 source,
             })?);
-        }
-        if let Some(nested) = nested::run(store, &spec)? {
-            return self.tell_nested(&nested);
         }
         let status = match &self.status {
             Some(path) => Some(StatusFile::prepare(path, store)?),

@@ -95,16 +95,30 @@ fn a_child_has_the_rights_of_its_parent_or_fewer() {
         assert!(denied.len() >= 3, "{denied:?}");
         assert_eq!(world.event("narrow", "policy_loaded")["mode"], "guard");
         assert!(!world.all("plain", "access_denied").is_empty());
+
+        // Where the parent may do everything, a child can still be held to something.
+        let script = format!(
+            "{INVIGIL} run -q --run-id held --policy {child} -- sh -c 'touch mine/c; touch no/c'; true"
+        );
+        world.start("free", &[], &script).expect(0);
+        assert!(!world.work("mine/c").exists() && world.work("no/c").exists());
     }
 }
 
 #[test]
 fn depth_and_number_are_limited_by_real_lineage() {
     for world in World::everyone() {
-        let deepest = format!("{INVIGIL} run -q --run-id d3 -- true 2> too-deep; echo $? > code");
-        let second = format!("{INVIGIL} run -q --run-id d2 -- sh -c '{deepest}'");
-        // Who says that there is no run above it is believed by nobody.
-        let script = format!("{INVIGIL} run -q --run-id d1 -- sh -c \"{second}\"");
+        let file = |name: &str, text: String| std::fs::write(world.at(name), text).unwrap();
+        let (second, third) = (world.at("second"), world.at("third"));
+        file(
+            "second",
+            format!("{INVIGIL} run -q --run-id d2 -- sh {}", third.display()),
+        );
+        file(
+            "third",
+            format!("{INVIGIL} run -q --run-id d3 -- true 2> too-deep; echo $? > code"),
+        );
+        let script = format!("{INVIGIL} run -q --run-id d1 -- sh {}", second.display());
         world.start("d0", &["--max-depth", "2"], &script).expect(0);
         assert_eq!(world.event("d2", "run_started")["lineage"]["depth"], 2);
         assert_eq!(world.event("d2", "run_started")["lineage"]["root"], "d0");

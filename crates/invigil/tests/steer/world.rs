@@ -186,10 +186,6 @@ impl World {
 }
 
 impl Going {
-    pub(crate) fn id(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Waits for the end of the run and expects this exit code; stdout and stderr.
     #[track_caller]
     pub(crate) fn expect(mut self, code: i32) -> (String, String) {
