@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use invigil_sandbox::{Decision, Line};
-use invigil_schema::{BudgetExceeded, BudgetKind, Origin, StopReason};
+use invigil_schema::{BudgetExceeded, BudgetKind, Origin, ProcessRef, StopReason};
 use rustix::process::Signal;
 
 use crate::approvals::Desk;
@@ -112,6 +112,12 @@ impl Control {
         if let Some(line) = &state.line {
             line.resume();
         }
+    }
+
+    /// Whether a process of the run still has what the command was started with.
+    pub(crate) fn is_kin(&self, process: ProcessRef, patience: Duration) -> bool {
+        let line = self.state().line.clone();
+        line.is_some_and(|line| line.is_kin(process, patience))
     }
 
     /// For how long every process was stopped, and whether they are now.

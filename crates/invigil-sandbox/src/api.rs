@@ -255,6 +255,14 @@ impl Line {
         self.0.post(Order::Resume);
     }
 
+    /// Whether a process of the run still has what the command was started with: credentials, namespaces, root, no sandbox
+    /// of its own. What is done in its name gains it nothing then.
+    pub fn is_kin(&self, process: ProcessRef, patience: Duration) -> bool {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.0.post(Order::Kin(process, tell));
+        told.recv_timeout(patience).unwrap_or(false)
+    }
+
     /// Answers a request that the gate has left open. Without effect if nobody waits for it any more.
     pub fn answer(&self, request: u64, decision: Decision) {
         self.0.post(Order::Answer(request, decision));

@@ -119,6 +119,8 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
                 Order::Limit(limited, measured) => {
                     watch.killed = Some(Killed::Limit { limited, measured });
                 }
+                // Nobody knows. Whoever asks is not kept waiting.
+                Order::Kin(_, tell) => drop(tell.try_send(false)),
                 Order::Answer(..) | Order::Connected(..) | Order::Opened(..) => {}
             }
         }

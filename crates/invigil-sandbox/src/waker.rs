@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use invigil_schema::{Errno, Limited};
+use invigil_schema::{Errno, Limited, ProcessRef};
 
 use crate::api::Decision;
 use crate::sys::{self, Sys};
@@ -87,6 +87,8 @@ pub(crate) enum Order {
     Pause(SyncSender<()>),
     /// Let every process go on.
     Resume,
+    /// Say whether a process still has all that it was started with, and nothing more.
+    Kin(ProcessRef, SyncSender<bool>),
     /// The answer to a question.
     Answer(u64, Decision),
     /// An open that had to wait has ended.

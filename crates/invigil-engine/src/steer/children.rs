@@ -468,6 +468,11 @@ pub(super) fn amounts(budget: &Budget) -> BTreeMap<BudgetKind, u64> {
         .collect()
 }
 
+/// Whether what was used is gone, as time on a processor is, and memory is not.
+pub(super) fn is_used_up(budget: BudgetKind) -> bool {
+    !matches!(budget, BudgetKind::Memory | BudgetKind::Processes)
+}
+
 fn as_policy(shares: &[BudgetShare]) -> String {
     let line = |share: &BudgetShare| {
         let amount = share.amount;

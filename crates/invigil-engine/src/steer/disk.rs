@@ -6,29 +6,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use invigil_schema::{BudgetExceeded, BudgetKind, FileOp, FileOpKind, OpenFlag, OsText};
+use invigil_schema::{FileOp, FileOpKind, OpenFlag, OsText};
 
 /// More files are not followed one by one; each of them has taken a block, at least.
 const MAX_FILES: usize = 100_000;
 const BLOCK: u64 = 4096;
 
 /// The files of one run, and what they took before it wrote to them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Disk {
-    most: u64,
     before: BTreeMap<OsText, u64>,
     uncounted: u64,
 }
 
 impl Disk {
-    pub(super) fn new(most: u64) -> Disk {
-        Disk {
-            most,
-            before: BTreeMap::new(),
-            uncounted: 0,
-        }
-    }
-
     /// Takes over what a fact says.
     pub(super) fn take(&mut self, op: &FileOp) {
         if !op.result.is_ok() {
@@ -71,16 +62,6 @@ impl Disk {
     pub(super) fn grown(&self) -> u64 {
         let grown = |(path, before): (&OsText, &u64)| taken(path).saturating_sub(*before);
         self.before.iter().map(grown).sum::<u64>() + self.uncounted * BLOCK
-    }
-
-    /// Whether that is too much.
-    pub(super) fn exceeded(&self) -> Option<BudgetExceeded> {
-        let used = self.grown();
-        (used > self.most).then_some(BudgetExceeded {
-            budget: BudgetKind::Disk,
-            limit: self.most,
-            used,
-        })
     }
 }
 

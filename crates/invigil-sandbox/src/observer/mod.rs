@@ -2,6 +2,7 @@
 
 mod bounds;
 mod call;
+mod kin;
 mod pause;
 mod settle;
 mod trace;
@@ -98,6 +99,8 @@ struct Observer {
     bounds: Bounds,
     /// Nothing goes on.
     paused: Option<Pause>,
+    /// How many filters the command was started with.
+    filters: Option<Vec<u8>>,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -211,6 +214,7 @@ impl Observer {
             together: Together::default(),
             bounds: Bounds::default(),
             paused: None,
+            filters: None,
         };
         let line = Line(Arc::clone(&observer.mailbox));
         observer.gate.begin(line);
@@ -413,6 +417,9 @@ impl Observer {
             Order::Kill => self.kill_all(Killed::Asked),
             Order::Pause(tell) => self.pause(tell),
             Order::Resume => self.unpause(),
+            Order::Kin(process, tell) => {
+                let _ = tell.try_send(self.is_kin(process));
+            }
             Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),

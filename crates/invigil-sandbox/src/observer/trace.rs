@@ -410,8 +410,8 @@ impl Observer {
             };
             self.emit(Origin::Kernel, event.into());
         }
-        if pid == self.root {
-            self.root_loaded = true;
+        if pid == self.root && !std::mem::replace(&mut self.root_loaded, true) {
+            self.note_filters();
         }
         self.resume(pid, 0);
     }

@@ -257,3 +257,44 @@ import time; time.sleep(0.2)
         );
     }
 }
+
+/// Puts a filter of its own on, which allows everything, and loads the rest of its arguments.
+const FILTERED: &str = r#"
+import ctypes, os, struct, sys
+code = ctypes.create_string_buffer(struct.pack("<HBBI", 6, 0, 0, 0x7fff0000))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+program = Program(1, ctypes.addressof(code))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
+
+#[test]
+fn nobody_gets_back_what_it_has_given_up() {
+    for world in World::everyone() {
+        std::fs::write(world.at("filtered.py"), FILTERED).unwrap();
+        let filtered = world.at("filtered.py").display().to_string();
+        let script =
+            format!("python3 {filtered} {INVIGIL} run -q -- touch out 2> said; echo $? > code");
+        world.start("filtered", &[], &script).expect(0);
+        assert_eq!(world.read("code"), "125\n");
+        assert!(
+            world.read("said").contains("a sandbox of its own"),
+            "{}",
+            world.read("said")
+        );
+        assert!(!world.work("out").exists());
+        assert_eq!(world.all("filtered", "child_run_refused").len(), 1);
+        if !world.is_root() {
+            continue;
+        }
+        world.shell("chmod 777 . ..");
+        let script = format!(
+            "setpriv --reuid 65534 --regid 65534 --clear-groups {INVIGIL} run -q -- touch out 2> said; echo $? > code"
+        );
+        world.start("humble", &[], &script).expect(0);
+        assert_eq!(world.read("code"), "125\n", "{}", world.read("said"));
+        assert!(!world.work("out").exists());
+    }
+}

@@ -50,6 +50,11 @@ impl World {
         all
     }
 
+    /// Whether it has rights that it could give up.
+    pub(crate) fn is_root(&self) -> bool {
+        !self.nobody && rustix::process::getuid().is_root()
+    }
+
     pub(crate) fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }

@@ -240,9 +240,9 @@ impl Import {
         self.blob(&list)?;
         let (of_list, message) = (self.marks, serde_json::to_vec(taken)?);
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        write!(input, "commit {REFS}/{}\n", taken.id)?;
+        writeln!(input, "commit {REFS}/{}", taken.id)?;
         input.write_all(b"committer Invigil <invigil@localhost> 0 +0000\n")?;
-        write!(input, "data {}\n", message.len())?;
+        writeln!(input, "data {}", message.len())?;
         input.write_all(&message)?;
         input.write_all(b"\n")?;
         let contents = manifest.iter().filter(|line| line.kind != Kind::Directory);
