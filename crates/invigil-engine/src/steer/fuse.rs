@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use invigil_schema::{
-    Circle, Event, FileOpKind, FuseAction, OpenFlag, OsText, ProcessRef, RepeatFuse,
+    Circle, Event, FileOp, FileOpKind, FuseAction, OpenFlag, OsText, ProcessRef, RepeatFuse,
 };
 
 /// More commands and processes than this are not remembered at once.
@@ -85,7 +85,7 @@ impl Watcher {
                     _ => self.failed(command),
                 }
             }
-            Event::FileOp(op) if op.result.is_ok() && changes(op.op, &op.flags) => {
+            Event::FileOp(op) if op.result.is_ok() && changes(op) => {
                 (self.changed, self.told) = (Instant::now(), false);
                 None
             }
@@ -140,11 +140,11 @@ impl Watcher {
     }
 }
 
-fn changes(op: FileOpKind, flags: &[OpenFlag]) -> bool {
-    match op {
-        FileOpKind::Open => flags.contains(&OpenFlag::Write),
-        _ => true,
-    }
+/// Whether a file that stays is another one now, or may soon be.
+fn changes(op: &FileOp) -> bool {
+    let no_file = [&b"/dev/"[..], b"/proc/", b"/sys/"];
+    let stays = !no_file.iter().any(|at| op.path.as_bytes().starts_with(at));
+    stays && (op.op != FileOpKind::Open || op.flags.contains(&OpenFlag::Write))
 }
 
 #[cfg(test)]

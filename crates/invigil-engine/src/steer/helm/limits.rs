@@ -1,6 +1,7 @@
 //! What is due by the clock: budgets, and the fuse.
 
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use invigil_schema::{
     BudgetExceeded, BudgetKind, Circle, FuseAction, Origin, RepeatFuse, StopReason,
@@ -8,6 +9,9 @@ use invigil_schema::{
 
 use super::{Inner, lock};
 use crate::steer::children::{Left, amounts};
+
+/// Measuring takes at most one part in this many of the time.
+const MEASURE_SHARE: u32 = 20;
 
 impl Inner {
     /// What is due by the clock.
@@ -24,6 +28,15 @@ impl Inner {
         if let Some(fuse) = fuse {
             self.blow(fuse);
         }
+        let begun = Instant::now();
+        if self.state().measure_at.is_none_or(|at| at <= begun) {
+            self.measure();
+            self.state().measure_at = Some(begun + begun.elapsed() * MEASURE_SHARE);
+        }
+    }
+
+    /// Looks at what nobody tells.
+    fn measure(&self) {
         for (budget, limit) in amounts(&self.budget) {
             // What is set aside for children is not the run's own. The sandbox sees to the rest of what it measures.
             let taken = lock(&self.children).taken(budget);

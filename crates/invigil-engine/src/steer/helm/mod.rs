@@ -96,6 +96,8 @@ struct State {
     nobody: Option<&'static str>,
     /// For how long the run was paused, when that was last asked.
     rested: Duration,
+    /// When it is time to measure again.
+    measure_at: Option<Instant>,
     /// It is ended because it went round in circles.
     blown: bool,
     /// There is something to do before the next look.
