@@ -18,7 +18,7 @@ use invigil_schema::{Event, ProcessRef, RunId};
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::ioctl_fionread;
 
-use crate::lines::Splitter;
+use crate::lines::{Line, Splitter};
 use crate::reports::SdkReader;
 
 /// How many may report at the same time.
@@ -79,6 +79,8 @@ pub(crate) trait Hearer {
     fn who(&self, pid: u32) -> Peer;
     /// Takes one report.
     fn hear(&self, event: Event);
+    /// Answers a line that asks for something, at once or later. False if it is a report.
+    fn answer(&self, line: &[u8], from: Option<ProcessRef>, to: &UnixStream) -> bool;
 }
 
 impl Channel {
@@ -299,9 +301,9 @@ impl Connection {
             match self.stream.read(&mut chunk[..size]) {
                 Ok(0) => return false,
                 Ok(read) => {
-                    let reader = &mut self.reader;
+                    let (reader, stream) = (&mut self.reader, &self.stream);
                     self.splitter
-                        .feed(&chunk[..read], |line| hearer.hear(reader.read(&line)));
+                        .feed(&chunk[..read], |line| take(&line, reader, stream, hearer));
                     left = left.saturating_sub(read as u64);
                     if left == 0 {
                         return true;
@@ -314,8 +316,16 @@ impl Connection {
     }
 
     fn finish(&mut self, hearer: &dyn Hearer) {
-        let reader = &mut self.reader;
-        self.splitter.finish(|line| hearer.hear(reader.read(&line)));
+        let (reader, stream) = (&mut self.reader, &self.stream);
+        self.splitter
+            .finish(|line| take(&line, reader, stream, hearer));
+    }
+}
+
+/// Takes a line: a question is answered, everything else is a report.
+fn take(line: &Line<'_>, reader: &mut SdkReader, stream: &UnixStream, hearer: &dyn Hearer) {
+    if !hearer.answer(line.bytes, reader.process(), stream) {
+        hearer.hear(reader.read(line));
     }
 }
 
@@ -393,6 +403,9 @@ mod tests {
         }
         fn hear(&self, event: Event) {
             self.heard.lock().unwrap().push(event);
+        }
+        fn answer(&self, _: &[u8], _: Option<ProcessRef>, _: &UnixStream) -> bool {
+            false
         }
     }
 

@@ -1,12 +1,15 @@
 //! Steering a run from outside of its threads: signals that are passed on, and the reason why it is ended.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use invigil_sandbox::{Decision, Line};
-use invigil_schema::StopReason;
+use invigil_schema::{BudgetExceeded, BudgetKind, Origin, ProcessRef, StopReason};
 use rustix::process::Signal;
 
 use crate::approvals::Desk;
+use crate::record::Recorder;
 
 /// Steers one run. Clones steer the same run; what comes before it has started is kept until then.
 #[derive(Clone, Default)]
@@ -21,6 +24,24 @@ struct State {
     impatient: bool,
     over: bool,
     desk: Option<Desk>,
+    recorder: Option<Arc<Recorder>>,
+    /// Budgets that are known to be exceeded.
+    exceeded: BTreeSet<BudgetKind>,
+    /// Since when every process is stopped.
+    paused: Option<Instant>,
+    /// For how long every process was stopped before.
+    rested: Duration,
+}
+
+/// What became of an order to stop every process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Paused {
+    /// Nothing moves.
+    Still,
+    /// Somebody is in a call that takes its time, and is stopped on the way back from it.
+    Settling,
+    /// There is nothing to stop.
+    NotRunning,
 }
 
 enum Order {
@@ -58,6 +79,72 @@ impl Control {
     /// Where the questions of the run are; None when it is over.
     pub(crate) fn ask_at(&self, desk: Option<Desk>) {
         self.state().desk = desk;
+    }
+
+    /// Where budgets that are exceeded are recorded; None when the run is over.
+    pub(crate) fn record_at(&self, recorder: Option<Arc<Recorder>>) {
+        self.state().recorder = recorder;
+    }
+
+    /// Stops every process of the run, until [`Control::resume`].
+    pub(crate) fn pause(&self, patience: Duration) -> Paused {
+        let line = {
+            let mut state = self.state();
+            let Some(line) = state.line.clone() else {
+                return Paused::NotRunning;
+            };
+            state.paused.get_or_insert_with(Instant::now);
+            line
+        };
+        // Not under the lock: whoever is stopped meanwhile may need it.
+        match line.pause(patience) {
+            true => Paused::Still,
+            false => Paused::Settling,
+        }
+    }
+
+    /// Lets every process of the run go on.
+    pub(crate) fn resume(&self) {
+        let mut state = self.state();
+        if let Some(since) = state.paused.take() {
+            state.rested += since.elapsed();
+        }
+        if let Some(line) = &state.line {
+            line.resume();
+        }
+    }
+
+    /// Whether a process of the run still has what the command was started with.
+    pub(crate) fn is_kin(&self, process: ProcessRef, patience: Duration) -> bool {
+        let line = self.state().line.clone();
+        line.is_some_and(|line| line.is_kin(process, patience))
+    }
+
+    /// For how long every process was stopped, and whether they are now.
+    pub(crate) fn rested(&self) -> (Duration, bool) {
+        let state = self.state();
+        let now = state.paused.map_or(Duration::ZERO, |since| since.elapsed());
+        (state.rested + now, state.paused.is_some())
+    }
+
+    /// Records that a budget is exceeded, once, and gives the reason for the end of the run.
+    pub(crate) fn exceeded(&self, exceeded: BudgetExceeded) {
+        let recorder = {
+            let mut state = self.state();
+            match state.exceeded.insert(exceeded.budget) {
+                true => state.recorder.clone(),
+                false => None,
+            }
+        };
+        if let Some(recorder) = recorder {
+            recorder.try_record(Origin::Runtime, &exceeded.into());
+        }
+    }
+
+    /// Ends the run at once, because a budget is exceeded.
+    pub(crate) fn end_over_budget(&self, exceeded: BudgetExceeded, why: &str) {
+        self.exceeded(exceeded);
+        self.end(StopReason::Budget, why);
     }
 
     /// Kills every process of the run.
@@ -112,6 +199,11 @@ impl Control {
     /// Whether there is a run to steer now.
     pub fn is_running(&self) -> bool {
         self.state().line.is_some()
+    }
+
+    /// Whether the last process of the run is dead.
+    pub(crate) fn is_over(&self) -> bool {
+        self.state().over
     }
 
     /// Whether somebody has asked for an end after the last process was dead.

@@ -11,6 +11,7 @@ mod forking;
 mod guard;
 mod held;
 mod jobs;
+mod letters;
 mod lines;
 mod looking;
 mod names;
@@ -22,6 +23,7 @@ mod reported;
 mod reports;
 mod run;
 mod spec;
+mod steer;
 mod tasks;
 mod telemetry;
 mod watchdog;
@@ -46,5 +48,9 @@ pub use looking::{claims, os_view, summary_at};
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome, redactor};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
+pub use steer::{
+    Ancestry, CheckpointError, Checkpoints, ChildNews, ChildSpec, Fuse, Given, Milestones,
+    MilestonesError, Offspring, SteerError, ask_for_run, ended, give,
+};
 pub use tasks::{Attended, TaskError, TaskSpec, TaskView, Tasks, Voice, shell_agent};
 pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

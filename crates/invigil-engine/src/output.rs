@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use invigil_sandbox::Stdio;
-use invigil_schema::StopReason;
+use invigil_schema::{BudgetExceeded, BudgetKind};
 
 use crate::control::Control;
 use crate::spec::{Output, RunSpec};
@@ -127,7 +127,12 @@ fn relay(
             .and_then(|()| writer.flush());
         if read > room {
             let why = format!("it printed more than {limit} bytes");
-            control.end(StopReason::Budget, &why);
+            let exceeded = BudgetExceeded {
+                budget: BudgetKind::Output,
+                limit,
+                used: before + read as u64,
+            };
+            control.end_over_budget(exceeded, &why);
         }
         if written.is_err() {
             // Whoever read our output is gone: the command learns it by a signal, as it would without us.

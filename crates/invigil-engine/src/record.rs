@@ -12,6 +12,7 @@ use crate::guard::Guard;
 use crate::processes::Processes;
 use crate::redact::Redactor;
 use crate::reported::Reported;
+use crate::steer::Helm;
 use crate::written::Written;
 
 /// Records what is seen, said and decided in one run.
@@ -92,12 +93,13 @@ fn closed() -> Error {
     Error::Poisoned("it was closed".to_owned())
 }
 
-/// The kernel's facts, each behind what was reported before it; the desk must know who is dead, and the guard what it
-/// has to work with.
+/// The kernel's facts, each behind what was reported before it; the desk must know who is dead, the helm what is
+/// about to happen, and the guard what it has to work with.
 pub(crate) struct Facts {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) reported: Reported,
     pub(crate) desk: Desk,
+    pub(crate) helm: Helm,
     pub(crate) guard: Option<Arc<Guard>>,
     /// Whether what is left is killed when the command itself has ended.
     pub(crate) leftovers: Option<Root>,
@@ -134,6 +136,7 @@ impl Sink for Facts {
             .take(&event);
         recorder.record(origin, &event)?;
         self.desk.fact(&event);
+        self.helm.fact(&event);
         if let (Event::ObserverStarted(started), Some(guard)) = (&event, &self.guard) {
             let enforced = guard.enforced(started);
             recorder.record(Origin::Runtime, &enforced.into())?;

@@ -1,15 +1,13 @@
 //! What is reported of a run while it goes on, and when it enters the record: before everything that came after it.
 
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use invigil_schema::{
-    Address, Event, NetOp, NetOpKind, Origin, RunId, SdkEventType, StopReason, Tier,
-};
+use invigil_schema::{Address, Event, NetOp, NetOpKind, Origin, ProcessRef, RunId, Tier};
 
 use crate::channel::{Channel, Hearer, Peer};
-use crate::control::Control;
 use crate::record::Recorder;
+use crate::steer::Helm;
 
 /// The agent's own reports on the channel of its run. Clones hear the same run.
 #[derive(Clone)]
@@ -18,38 +16,7 @@ pub(crate) struct Reported {
     tier: Tier,
     channel: Arc<Channel>,
     recorder: Arc<Recorder>,
-    calls: Calls,
-}
-
-/// How many tools the agent's framework says to have called, and how many it may.
-#[derive(Clone)]
-pub(crate) struct Calls {
-    most: Option<u64>,
-    made: Arc<AtomicU64>,
-    control: Control,
-}
-
-impl Calls {
-    pub(crate) fn new(most: Option<u64>, control: &Control) -> Self {
-        Calls {
-            most,
-            made: Arc::default(),
-            control: control.clone(),
-        }
-    }
-
-    fn count(&self, event: &Event) {
-        let is_call = matches!(
-            event,
-            Event::SdkEvent(event) if event.event_type == SdkEventType::ToolCallStarted
-        );
-        if let (true, Some(most)) = (is_call, self.most)
-            && self.made.fetch_add(1, Ordering::Relaxed) >= most
-        {
-            let why = format!("it called more than {most} tools");
-            self.control.end(StopReason::Budget, &why);
-        }
-    }
+    helm: Helm,
 }
 
 impl Reported {
@@ -58,14 +25,14 @@ impl Reported {
         tier: Tier,
         channel: &Arc<Channel>,
         recorder: &Arc<Recorder>,
-        calls: Calls,
+        helm: Helm,
     ) -> Self {
         Reported {
             run_id: run_id.clone(),
             tier,
             channel: Arc::clone(channel),
             recorder: Arc::clone(recorder),
-            calls,
+            helm,
         }
     }
 
@@ -108,6 +75,10 @@ impl Hearer for Reported {
 
     fn hear(&self, event: Event) {
         self.recorder.try_record(Origin::Sdk, &event);
-        self.calls.count(&event);
+        self.helm.heard(&event);
+    }
+
+    fn answer(&self, line: &[u8], from: Option<ProcessRef>, to: &UnixStream) -> bool {
+        self.helm.answer(line, from, to)
     }
 }

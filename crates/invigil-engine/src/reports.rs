@@ -46,6 +46,11 @@ impl SdkReader {
         }
     }
 
+    /// Who writes, where that is known.
+    pub(crate) fn process(&self) -> Option<ProcessRef> {
+        self.process
+    }
+
     /// The event that a line becomes.
     pub(crate) fn read(&mut self, line: &Line<'_>) -> Event {
         match self.accept(line) {

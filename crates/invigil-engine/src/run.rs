@@ -13,8 +13,8 @@ use invigil_journal::{
 use invigil_policy::Budget;
 use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, Stdio, launch};
 use invigil_schema::{
-    AccessDenied, Event, Note, ObserverNote, Origin, OsText, RunFailed, RunFinished, RunId,
-    RunStarted, SDK_SCHEMA, SpawnFailure, StopReason, Tier,
+    AccessDenied, BudgetExceeded, BudgetKind, Event, LimitKind, Note, ObserverNote, Origin, OsText,
+    RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure, StopReason, Tier,
 };
 
 use crate::approvals::Desk;
@@ -24,8 +24,9 @@ use crate::guard::{Guard, KeepError};
 use crate::output::Relay;
 use crate::record::{Facts, Recorder, Root};
 use crate::redact::Redactor;
-use crate::reported::{Calls, Reported};
+use crate::reported::Reported;
 use crate::spec::{EVENTS, EVENTS_SCHEMA, Input, Leftovers, RUN_ID, RunSpec, SpecError};
+use crate::steer::{Helm, Setup as HelmSetup};
 use crate::watchdog::{Reports, Time, Watchdog};
 
 /// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
@@ -182,6 +183,24 @@ impl Engine {
             Arc::clone(&recorder),
             spec.asking.clone(),
         );
+        if let Some(milestones) = &spec.milestones {
+            let set = milestones.keep(&self.store)?.into();
+            recorder.record(Origin::Runtime, &set).map_err(lost)?;
+        }
+        let helm = Helm::new(HelmSetup {
+            engine: self,
+            spec,
+            run_id: &run_id,
+            workspace: self.cwd(spec),
+            budget: guard.as_ref().map(|guard| *guard.budget()),
+            recorder: &recorder,
+            control,
+            protected: self.protected(spec, &channel),
+        });
+        if let Some(above) = &spec.ancestry {
+            // Its parent reaches it there.
+            drop(above.helm.set(helm.clone()));
+        }
         let watch = Watch {
             engine: self,
             spec,
@@ -191,12 +210,15 @@ impl Engine {
             control,
             reports: Mutex::new(reports),
             desk: &desk,
+            helm: &helm,
             guard,
             env,
         };
         control.ask_at(Some(desk.clone()));
-        let watched = desk.during(|| watch.run());
+        control.record_at(Some(Arc::clone(&recorder)));
+        let watched = helm.during(|| desk.during(|| watch.run()));
         control.ask_at(None);
+        control.record_at(None);
         let (end, tier, mut warnings) = watched?;
         if let Some(why) = recorder.failure() {
             let why = why.to_owned();
@@ -232,8 +254,28 @@ impl Engine {
             platform: spec.platform.clone(),
             agent_shim: spec.agent_shim.clone(),
             tier: spec.tier.unwrap_or(Tier::Notify),
-            lineage: None,
+            lineage: spec.ancestry.as_ref().map(|above| above.lineage.clone()),
         }
+    }
+
+    /// Nobody inside may change the record, decide in the gate's name, write the rules of the next run, put itself in
+    /// the place to which others report, or do so to the runs that it was started in.
+    fn protected(&self, spec: &RunSpec, channel: &Channel) -> Vec<PathBuf> {
+        let store = self.store.home().to_owned();
+        let decisions = spec.decisions_file.iter().map(|file| self.cwd.join(file));
+        let rules = spec.asking.policy.iter().map(|own| own.path().to_owned());
+        let channel = channel.path();
+        let channel = channel.parent().map(Path::to_owned);
+        let above = spec
+            .ancestry
+            .iter()
+            .flat_map(|above| above.protected.clone());
+        std::iter::once(store)
+            .chain(decisions)
+            .chain(rules)
+            .chain(channel)
+            .chain(above)
+            .collect()
     }
 
     /// A relative directory is relative to where the engine is.
@@ -252,6 +294,7 @@ struct Watch<'a> {
     control: &'a Control,
     reports: Mutex<Reports>,
     desk: &'a Desk,
+    helm: &'a Helm,
     guard: Option<Arc<Guard>>,
     /// What the command inherits.
     env: BTreeMap<OsString, OsString>,
@@ -276,14 +319,17 @@ impl Watch<'_> {
             if tier == Tier::ContractOnly {
                 self.desk
                     .ask_nobody("in the tier contract_only a run could answer its own questions");
+                self.helm
+                    .obey_nobody("in the tier contract_only a run could steer itself");
             }
-            let calls = Calls::new(budget.tool_calls, self.control);
-            let reported = Reported::new(self.run_id, tier, self.channel, self.recorder, calls);
+            let helm = self.helm.clone();
+            let reported = Reported::new(self.run_id, tier, self.channel, self.recorder, helm);
             let launch_spec = self.launch_spec(tier, &relay);
             let facts = Facts {
                 recorder: Arc::clone(self.recorder),
                 reported: reported.clone(),
                 desk: self.desk.clone(),
+                helm: self.helm.clone(),
                 guard: self.guard.clone(),
                 leftovers: match self.spec.leftovers {
                     Leftovers::Await => None,
@@ -369,7 +415,7 @@ impl Watch<'_> {
                 true => Reads::Recorded,
                 false => Reads::Free,
             },
-            protected: self.protected(),
+            protected: engine.protected(spec, self.channel),
             ..LaunchSpec::new(spec.command.clone())
         };
         if let Some(guard) = &self.guard {
@@ -386,30 +432,6 @@ impl Watch<'_> {
         }
     }
 
-    /// Nobody inside may change the record, decide in the gate's name, write the rules of the next run, or put itself in
-    /// the place to which others report.
-    fn protected(&self) -> Vec<PathBuf> {
-        let decisions = self
-            .spec
-            .decisions_file
-            .iter()
-            .map(|file| self.engine.cwd.join(file));
-        let store = self.engine.store.home().to_owned();
-        let rules = self
-            .spec
-            .asking
-            .policy
-            .iter()
-            .map(|own| own.path().to_owned());
-        let channel = self.channel.path();
-        let channel = channel.parent().map(Path::to_owned);
-        std::iter::once(store)
-            .chain(decisions)
-            .chain(rules)
-            .chain(channel)
-            .collect()
-    }
-
     /// Stays with a run that has started until its last process is dead.
     fn attend(
         &self,
@@ -424,6 +446,7 @@ impl Watch<'_> {
             &handle,
             self.recorder,
             self.control,
+            self.helm,
         );
         let outcome = thread::scope(|scope| {
             scope.spawn(|| reported.serve());
@@ -453,6 +476,13 @@ impl Watch<'_> {
             }
             Some(Killed::Limit { limited, measured }) => {
                 let (what, limit) = (limited.what.as_str(), limited.limit);
+                if let Some(budget) = budget_of(limited.what) {
+                    self.control.exceeded(BudgetExceeded {
+                        budget,
+                        limit,
+                        used: measured,
+                    });
+                }
                 let why = format!("its budget of {what} is {limit}, and it used {measured}");
                 Some((StopReason::Budget, why))
             }
@@ -477,6 +507,16 @@ impl Watch<'_> {
             stopped: reason,
             why,
         }))
+    }
+}
+
+/// The budget that a limit of the sandbox is. The size of one file is none: it ends a call, not a run.
+fn budget_of(limit: LimitKind) -> Option<BudgetKind> {
+    match limit {
+        LimitKind::Cpu => Some(BudgetKind::Cpu),
+        LimitKind::Memory => Some(BudgetKind::Memory),
+        LimitKind::Processes => Some(BudgetKind::Processes),
+        LimitKind::FileSize => None,
     }
 }
 

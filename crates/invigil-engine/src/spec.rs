@@ -11,6 +11,7 @@ use invigil_schema::{RunId, RunIdError, Tier};
 
 use crate::approvals::Asking;
 use crate::guard::Rules;
+use crate::steer::{Ancestry, Fuse, Milestones, Offspring};
 
 /// What is to be run.
 #[derive(Debug, Clone)]
@@ -51,6 +52,14 @@ pub struct RunSpec {
     pub asking: Asking,
     /// What decides; without one everything is allowed.
     pub rules: Option<Arc<Rules>>,
+    /// When it is said to go round in circles.
+    pub fuse: Fuse,
+    /// Its phases, if it has some.
+    pub milestones: Option<Milestones>,
+    /// How many runs may be started inside of it.
+    pub offspring: Offspring,
+    /// Where it comes from, if it was started inside of another run.
+    pub ancestry: Option<Ancestry>,
 }
 
 /// What the command reads.
@@ -151,6 +160,10 @@ impl RunSpec {
             leftovers: Leftovers::Await,
             asking: Asking::default(),
             rules: None,
+            fuse: Fuse::default(),
+            milestones: None,
+            offspring: Offspring::default(),
+            ancestry: None,
         }
     }
 

@@ -6,12 +6,13 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use invigil_sandbox::Handle;
-use invigil_schema::{Event, Origin, RunId, StopReason};
+use invigil_schema::{BudgetExceeded, BudgetKind, Event, Origin, RunId, StopReason};
 
 use crate::control::Control;
 use crate::lines::GrowingFile;
 use crate::record::Recorder;
 use crate::reports::{DecisionReader, SdkReader};
+use crate::steer::Helm;
 
 /// Between asking to end and killing.
 const GRACE: Duration = Duration::from_secs(2);
@@ -53,6 +54,7 @@ pub(crate) struct Watchdog<'a> {
     control: &'a Control,
     time: Option<Time>,
     reports: &'a Mutex<Reports>,
+    helm: &'a Helm,
     over: Mutex<bool>,
     changed: Condvar,
 }
@@ -64,6 +66,7 @@ impl<'a> Watchdog<'a> {
         handle: &'a Handle,
         recorder: &'a Recorder,
         control: &'a Control,
+        helm: &'a Helm,
     ) -> Self {
         Watchdog {
             handle,
@@ -71,6 +74,7 @@ impl<'a> Watchdog<'a> {
             control,
             time,
             reports,
+            helm,
             over: Mutex::new(false),
             changed: Condvar::new(),
         }
@@ -91,21 +95,38 @@ impl<'a> Watchdog<'a> {
         let mut sample_at = begun + SAMPLE;
         loop {
             let look_at = reports.are_expected().then(|| Instant::now() + LOOK);
-            let next = [term_at, kill_at, look_at]
+            let (rested, paused) = self.control.rested();
+            let due = term_at.filter(|_| !paused).map(|at| at + rested);
+            let next = [due, kill_at, look_at]
                 .into_iter()
                 .flatten()
                 .fold(sample_at, Instant::min);
             let over = self.sleep_until(next);
-            reports.read(&|origin, event| self.recorder.try_record(origin, &event));
+            let record = |origin, event| {
+                self.recorder.try_record(origin, &event);
+                self.helm.heard(&event);
+            };
+            reports.read(&record);
             if over {
-                return reports.finish(&|origin, event| self.recorder.try_record(origin, &event));
+                return reports.finish(&record);
             }
             let now = Instant::now();
+            // The time in which everybody was stopped is not the run's.
+            let (rested, _) = self.control.rested();
+            let due = term_at.map(|at| at + rested);
             if let Some(time) = self
                 .time
                 .as_ref()
-                .filter(|_| term_at.is_some_and(|at| at <= now))
+                .filter(|_| due.is_some_and(|at| at <= now))
             {
+                if time.reason == StopReason::Budget {
+                    let used = begun.elapsed().saturating_sub(rested);
+                    self.control.exceeded(BudgetExceeded {
+                        budget: BudgetKind::Wall,
+                        limit: time.limit.as_millis() as u64,
+                        used: used.as_millis() as u64,
+                    });
+                }
                 self.control.terminate(time.reason, &time.why);
                 (term_at, kill_at) = (None, Some(now + GRACE));
             }
@@ -115,6 +136,7 @@ impl<'a> Watchdog<'a> {
             }
             if sample_at <= now {
                 let sample = self.handle.sample();
+                self.helm.sampled(&sample);
                 self.recorder.try_record(Origin::Kernel, &sample.into());
                 sample_at = now + SAMPLE.max(now.elapsed() * SAMPLE_SHARE);
             }

@@ -129,6 +129,14 @@ impl Store {
         &self.home
     }
 
+    /// Whether this is the path of the store, whatever links lead there.
+    pub fn is_at(&self, path: &Path) -> bool {
+        match (path.canonicalize(), self.home.canonicalize()) {
+            (Ok(path), Ok(home)) => path == home,
+            _ => false,
+        }
+    }
+
     /// Whether a file of this name would lie in the store, whatever links lead there.
     pub fn holds(&self, path: &Path) -> bool {
         let parent = match path.parent() {

@@ -106,8 +106,14 @@ pub struct Budget {
     pub output: Option<u64>,
     /// Bytes of one file.
     pub file_size: Option<u64>,
+    /// Bytes by which the files that are written may grow, all together.
+    pub disk: Option<u64>,
     /// Calls of tools.
     pub tool_calls: Option<u64>,
+    /// Tokens of models, as the agent's framework reports them.
+    pub tokens: Option<u64>,
+    /// Cost in millionths of the currency, as the agent's framework reports it.
+    pub cost: Option<u64>,
 }
 
 impl Policy {
@@ -365,7 +371,10 @@ impl Budget {
             processes: pick(self.processes, top.processes, may_loosen),
             output: pick(self.output, top.output, may_loosen),
             file_size: pick(self.file_size, top.file_size, may_loosen),
+            disk: pick(self.disk, top.disk, may_loosen),
             tool_calls: pick(self.tool_calls, top.tool_calls, may_loosen),
+            tokens: pick(self.tokens, top.tokens, may_loosen),
+            cost: pick(self.cost, top.cost, may_loosen),
         }
     }
 }

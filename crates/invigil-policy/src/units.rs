@@ -70,6 +70,23 @@ pub(crate) fn size(text: &Text<'_>) -> Result<u64, Flaw> {
     }
 }
 
+/// `2.50`, `10`: an amount of money with at most six digits behind the point, in millionths.
+pub(crate) fn amount(text: &Text<'_>) -> Result<u64, Flaw> {
+    let (whole, part) = text.text.split_once('.').unwrap_or((text.text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let parsed = (!whole.is_empty() && digits(whole) && digits(part) && part.len() <= 6)
+        .then(|| format!("{whole}{part:0<6}").parse::<u64>().ok())
+        .flatten();
+    match parsed {
+        Some(millionths) if millionths > 0 => Ok(millionths),
+        _ => {
+            let message = format!("`{}` is not an amount", text.text);
+            let help = "write an amount above nothing: \"2.50\", \"10\"";
+            Err(Flaw::new(text.span.clone(), message, "not an amount", help))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,6 +114,25 @@ mod tests {
             "99999999999TiB",
         ] {
             assert!(size(&text(bad)).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn amounts() {
+        assert_eq!(amount(&text("2.50")), Ok(2_500_000));
+        assert_eq!(amount(&text("10")), Ok(10_000_000));
+        assert_eq!(amount(&text("0.000001")), Ok(1));
+        for bad in [
+            "",
+            "0",
+            ".5",
+            "-1",
+            "1e3",
+            "1.2345678",
+            "$2",
+            "99999999999999999",
+        ] {
+            assert!(amount(&text(bad)).is_err(), "{bad}");
         }
     }
 

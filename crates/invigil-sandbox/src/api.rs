@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use invigil_schema::{
@@ -240,6 +240,27 @@ impl Line {
     /// Kills every process of the run.
     pub fn kill(&self) {
         self.0.post(Order::Kill);
+    }
+
+    /// Stops every process of the run, whoever is born meanwhile included, until [`Line::resume`]. No process inside can
+    /// end it, but in the tier `contract_only`. Whether nothing moved any more before the patience was over.
+    pub fn pause(&self, patience: Duration) -> bool {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.0.post(Order::Pause(tell));
+        told.recv_timeout(patience).is_ok()
+    }
+
+    /// Lets every process of the run go on.
+    pub fn resume(&self) {
+        self.0.post(Order::Resume);
+    }
+
+    /// Whether a process of the run still has what the command was started with: credentials, namespaces, root, no sandbox
+    /// of its own. What is done in its name gains it nothing then.
+    pub fn is_kin(&self, process: ProcessRef, patience: Duration) -> bool {
+        let (tell, told) = mpsc::sync_channel(1);
+        self.0.post(Order::Kin(process, tell));
+        told.recv_timeout(patience).unwrap_or(false)
     }
 
     /// Answers a request that the gate has left open. Without effect if nobody waits for it any more.

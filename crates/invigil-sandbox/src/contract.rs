@@ -110,9 +110,17 @@ pub(crate) fn run(prepared: Prepared, mut sink: Box<dyn Sink>, ended: &Ended, st
             match order {
                 Order::Signal(signal) => watch.signal(signal),
                 Order::Kill => watch.killed = Some(Killed::Asked),
+                // Whoever is stopped by a signal can be continued by another; there is nothing better here.
+                Order::Pause(tell) => {
+                    watch.hold();
+                    let _ = tell.try_send(());
+                }
+                Order::Resume => watch.signal(libc::SIGCONT),
                 Order::Limit(limited, measured) => {
                     watch.killed = Some(Killed::Limit { limited, measured });
                 }
+                // Nobody knows. Whoever asks is not kept waiting.
+                Order::Kin(_, tell) => drop(tell.try_send(false)),
                 Order::Answer(..) | Order::Connected(..) | Order::Opened(..) => {}
             }
         }

@@ -1,14 +1,16 @@
 //! A run, from the outside.
 
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-use invigil_schema::{ResourceSample, Tier};
+use invigil_schema::{ProcessRef, ResourceSample, Tier};
 
 use crate::api::{Decision, Gate, LaunchError, LaunchSpec, Line, Outcome, Sink};
 use crate::census::Census;
 use crate::launch::prepare;
 use crate::sys;
+use crate::table::start_time;
 use crate::waker::{Mailbox, Order};
 use crate::{contract, observer};
 
@@ -174,4 +176,15 @@ impl Drop for Handle {
     fn drop(&mut self) {
         self.mailbox.post(Order::Kill);
     }
+}
+
+/// A descriptor of another process, duplicated. It must be that very process, and one that we may trace.
+pub fn descriptor_of(process: ProcessRef, descriptor: i32) -> std::io::Result<OwnedFd> {
+    let system = |error: invigil_schema::Errno| std::io::Error::from_raw_os_error(error.0);
+    let held = sys::pidfd_open(process.pid, false).map_err(system)?;
+    // Asked when it is held: from here on the number cannot be anybody else's.
+    if start_time(process.pid) != Some(process.start) {
+        return Err(std::io::ErrorKind::NotFound.into());
+    }
+    sys::pidfd_getfd(held.as_fd(), descriptor).map_err(system)
 }

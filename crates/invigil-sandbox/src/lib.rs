@@ -43,6 +43,6 @@ pub use api::{
     Outcome, Reads, Request, Sink, SinkError, Stdio,
 };
 pub use confine::{Confinement, Network};
-pub use handle::{Handle, launch};
+pub use handle::{Handle, descriptor_of, launch};
 pub use limits::Limits;
 pub use waker::{keep_from_being_stopped, leave_child_signals};

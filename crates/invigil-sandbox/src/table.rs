@@ -36,6 +36,8 @@ pub(crate) struct Process {
     pub(crate) child_differs: bool,
     /// It was told that a file of it would have become too long.
     pub(crate) told_of_length: bool,
+    /// A signal has stopped it.
+    pub(crate) stopped: bool,
 }
 
 /// A thread.
@@ -141,6 +143,7 @@ impl Table {
             held: Held::default(),
             child_differs: false,
             told_of_length: false,
+            stopped: false,
         };
         if let Some(parent) = parent.and_then(|p| self.processes.get_mut(&p)) {
             process.parent = Some(parent.id);

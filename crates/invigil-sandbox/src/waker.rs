@@ -8,9 +8,10 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, MutexGuard, Once, PoisonError};
 
-use invigil_schema::{Errno, Limited};
+use invigil_schema::{Errno, Limited, ProcessRef};
 
 use crate::api::Decision;
 use crate::sys::{self, Sys};
@@ -82,6 +83,12 @@ pub(crate) enum Order {
     Signal(i32),
     /// Kill every process.
     Kill,
+    /// Stop every process, and say when none moves any more.
+    Pause(SyncSender<()>),
+    /// Let every process go on.
+    Resume,
+    /// Say whether a process still has all that it was started with, and nothing more.
+    Kin(ProcessRef, SyncSender<bool>),
     /// The answer to a question.
     Answer(u64, Decision),
     /// An open that had to wait has ended.

@@ -74,7 +74,7 @@ pub use steer::{
     BudgetExceeded, BudgetKind, BudgetShare, CheckpointCause, CheckpointTaken, ChildRunEnded,
     ChildRunRefused, ChildRunStarted, Circle, Disposition, FuseAction, LeftOut, Lineage,
     MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, Order, OrderEnded,
-    OrderFile, OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
+    OrderFile, OrderRefused, OrderReply, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
     RollbackStarted, Rollbacked, RunResumed, RunSuspended, Signal, SignalDisposed, SteeredBy,
     SuspendReason, Urgency,
 };

@@ -29,6 +29,25 @@ impl OrderFile {
     pub const SCHEMA: &'static str = "invigil.order.v1";
 }
 
+/// The file that tells whoever gave an order what became of it. Everything in it is in the journal too.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OrderReply {
+    /// Names this form: [`OrderReply::SCHEMA`].
+    pub schema: String,
+    /// What became of it.
+    pub ended: OrderEnded,
+    /// The record that takes it.
+    pub from: u64,
+    /// The record that ends it.
+    pub to: u64,
+}
+
+impl OrderReply {
+    /// The value of `schema`.
+    pub const SCHEMA: &'static str = "invigil.order.reply.v1";
+}
+
 /// What somebody outside wants of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "order", rename_all = "snake_case", deny_unknown_fields)]

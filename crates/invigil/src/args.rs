@@ -6,8 +6,9 @@ use clap::{Parser, Subcommand};
 use invigil_schema::ExitCode;
 
 use crate::commands::{
-    approvals, capabilities, claims, contract, diff, doctor, exec, export, fork, jobs, policy,
-    recover, replay, report, rpc, run, runs, serve, session, show, task, telemetry, undo, verify,
+    approvals, capabilities, checkpoint, claims, contract, diff, doctor, exec, export, fork, jobs,
+    policy, recover, replay, report, rpc, run, runs, serve, session, show, steer, task, telemetry,
+    undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
@@ -36,6 +37,12 @@ pub(crate) enum Command {
     Diff(diff::Diff),
     Policy(policy::Policy),
     Approvals(approvals::Approvals),
+    Pause(steer::Pause),
+    Resume(steer::Resume),
+    Signal(steer::Signal),
+    Checkpoint(checkpoint::Checkpoint),
+    Rollback(checkpoint::Rollback),
+    Milestone(steer::Milestone),
     Contract(contract::Contract),
     Task(task::Task),
     Exec(exec::Exec),

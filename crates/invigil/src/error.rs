@@ -6,8 +6,9 @@ use std::path::PathBuf;
 use invigil_audit::IgnoreError;
 use invigil_engine::contracts::{DeriveError, Flaw, GenerateError};
 use invigil_engine::{
-    ApprovalError, EvidenceError, ExecError, ForkError, LearnError, RedecideError, RunError,
-    SpecError, StepsError, TaskError, TelemetryError,
+    ApprovalError, CheckpointError, EvidenceError, ExecError, ForkError, LearnError,
+    MilestonesError, RedecideError, RunError, SpecError, SteerError, StepsError, TaskError,
+    TelemetryError,
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
@@ -62,6 +63,10 @@ pub(crate) enum CliError {
     #[error(transparent)]
     Approval(#[from] ApprovalError),
     #[error(transparent)]
+    Steer(#[from] SteerError),
+    #[error("{}", ui::harmless(&.0.to_string()))]
+    Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
     Ignore(#[from] IgnoreError),
     #[error("{}", ui::harmless_lines(&.0.report()))]
     Policy(#[from] PolicyError),
@@ -90,7 +95,7 @@ pub(crate) enum CliError {
     #[error("the daemon: {0}")]
     Client(#[from] ClientError),
     #[error("{0} is for questions of runs; this one is of a host of the daemon: leave it out")]
-    OnlyRuns(&'static str),
+    NotOfHosts(&'static str),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -121,6 +126,13 @@ pub(crate) enum CliError {
     NoProgram(#[source] io::Error),
     #[error("{} is no contract:\n{}", path.display(), ui::harmless_lines(&list(flaws)))]
     Contract { path: PathBuf, flaws: Vec<Flaw> },
+    #[error("{} has no milestones: {}", path.display(), ui::harmless(&source.to_string()))]
+    Milestones {
+        path: PathBuf,
+        source: MilestonesError,
+    },
+    #[error("a run inside of this run: {}", ui::harmless(.0))]
+    Nested(String),
     #[error("who shall write the contract? --model-cmd CMD, --openai URL or --anthropic")]
     NoModel,
     #[error("{}", ui::harmless(&.0.to_string()))]
@@ -176,6 +188,8 @@ impl CliError {
             | CliError::OnlyArchives
             | CliError::Evidence(_)
             | CliError::Approval(_)
+            | CliError::Steer(_)
+            | CliError::Checkpoint(_)
             | CliError::Ignore(_)
             | CliError::Policy(_)
             | CliError::PolicyFile { .. }
@@ -190,7 +204,7 @@ impl CliError {
             | CliError::NoDaemon { .. }
             | CliError::Token { .. }
             | CliError::Client(_)
-            | CliError::OnlyRuns(_)
+            | CliError::NotOfHosts(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::InStore(_)
@@ -203,6 +217,8 @@ impl CliError {
             | CliError::File { .. }
             | CliError::NoProgram(_)
             | CliError::Contract { .. }
+            | CliError::Milestones { .. }
+            | CliError::Nested(_)
             | CliError::NoModel
             | CliError::NoDigest(_)
             | CliError::Generate(_)

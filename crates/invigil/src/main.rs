@@ -7,6 +7,7 @@ mod error;
 mod executor;
 mod hosted;
 mod judge;
+mod nested;
 mod policies;
 mod proposal;
 mod question;

@@ -27,8 +27,7 @@ pub(crate) fn gather(
 ) -> Result<Vec<Source>, CliError> {
     let mut sources = Vec::new();
     if let Some(name) = base {
-        let source = profile(name).ok_or_else(|| CliError::NoProfile(name.to_owned()))?;
-        sources.push(source);
+        sources.push(by_name(name)?);
     }
     let optional = [
         (users_own(places), Layer::User),
@@ -45,6 +44,10 @@ pub(crate) fn gather(
         sources.push(read(path, Layer::CommandLine)?);
     }
     Ok(sources)
+}
+
+fn by_name(name: &str) -> Result<Source, CliError> {
+    profile(name).ok_or_else(|| CliError::NoProfile(name.to_owned()))
 }
 
 /// Where the user's own policy is.
@@ -219,6 +222,14 @@ impl PolicyOptions {
         default: Mode,
         places: &Places,
     ) -> Result<(Mode, Vec<Source>), CliError> {
+        match self.base(default)? {
+            (Mode::Observe, _) => Ok((Mode::Observe, Vec::new())),
+            (mode, base) => Ok((mode, gather(base, &self.policy, places)?)),
+        }
+    }
+
+    /// The mode, and the profile that it begins with.
+    fn base(&self, default: Mode) -> Result<(Mode, Option<&str>), CliError> {
         let named = !self.policy.is_empty() || self.profile.is_some();
         let mode = match self.mode {
             Some(mode) => mode.into(),
@@ -227,13 +238,26 @@ impl PolicyOptions {
         };
         let base = match (mode, &self.profile) {
             (Mode::Observe, _) if named => return Err(CliError::ObserveWithPolicy),
-            (Mode::Observe, _) => return Ok((mode, Vec::new())),
+            (Mode::Observe, _) => None,
             (_, Some(profile)) => Some(profile.as_str()),
             (_, None) if named => None,
             (Mode::Guard, None) => Some("coding"),
             (Mode::Strict, None) => Some("strict"),
         };
-        Ok((mode, gather(base, &self.policy, places)?))
+        Ok((mode, base))
+    }
+
+    /// The mode, and the files that were named, without what stands below them: for whoever is held to more already.
+    pub(crate) fn named(&self) -> Result<(Mode, Vec<Source>), CliError> {
+        let (mode, profile) = self.base(Mode::Observe)?;
+        let profile = profile.map(by_name).transpose()?;
+        let files = self
+            .policy
+            .iter()
+            .map(|path| read(path, Layer::CommandLine));
+        let sources: Result<Vec<Source>, CliError> =
+            profile.map(Ok).into_iter().chain(files).collect();
+        Ok((mode, sources?))
     }
 
     /// The rules of a run, if it has some, and the user's own file, to which rules can be added.

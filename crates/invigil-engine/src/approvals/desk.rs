@@ -13,8 +13,9 @@ use invigil_schema::{
     RunId, Timestamp,
 };
 
-use super::folder::{Folder, Found, hash};
+use super::folder::{Folder, hash};
 use super::{Asking, Reply};
+use crate::letters::Found;
 use crate::record::Recorder;
 
 /// How many questions of one run may be open.
@@ -337,7 +338,7 @@ impl Inner {
         let answer = match self.folder.take_answer(id) {
             Found::Nothing => return,
             Found::Refused(why) => return refuse(why),
-            Found::Answer(answer) => answer,
+            Found::Letter(answer) => answer,
         };
         if let Err(why) = self.fits(&answer, id, action) {
             return refuse(why.to_owned());

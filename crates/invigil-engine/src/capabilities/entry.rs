@@ -59,7 +59,7 @@ impl Found {
 }
 
 /// Opens a regular file for reading, and nothing else.
-pub(super) fn open_regular(dir: impl AsFd, name: &OsStr) -> io::Result<File> {
+pub(crate) fn open_regular(dir: impl AsFd, name: &OsStr) -> io::Result<File> {
     let dir = dir.as_fd();
     let kind = |stat: &Stat| FileType::from_raw_mode(stat.st_mode);
     // Opening a device can already be an act, so it is looked at first; the open file is looked at again.
@@ -121,7 +121,7 @@ pub(super) fn directory(fd: &OwnedFd) -> io::Result<Entry> {
 }
 
 /// The digest and the length of everything that is read.
-pub(super) fn digest(content: &mut dyn Read) -> io::Result<(Digest, u64)> {
+pub(crate) fn digest(content: &mut dyn Read) -> io::Result<(Digest, u64)> {
     let mut hash = Sha256::new();
     let size = hash_into(&mut hash, content)?;
     Ok((Digest::from_bytes(hash.finalize().into()), size))

@@ -5,13 +5,14 @@
 
 mod arguments;
 mod change;
-mod entry;
+pub(crate) mod entry;
 mod file_delete;
 mod file_edit;
 mod file_list;
 mod file_read;
 mod file_write;
 pub(crate) mod git;
+pub(crate) mod ignored;
 mod kill;
 mod registry;
 mod roots;
@@ -19,7 +20,7 @@ mod search;
 mod shell;
 mod sweep;
 mod undo;
-mod walk;
+pub(crate) mod walk;
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

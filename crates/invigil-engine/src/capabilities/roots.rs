@@ -110,7 +110,7 @@ impl Roots {
     }
 
     /// As [`Roots::exact`], or nothing if a directory on the way is not there.
-    pub(super) fn exact_or_absent(&self, path: &Path) -> Result<Option<Place>, Failure> {
+    pub(crate) fn exact_or_absent(&self, path: &Path) -> Result<Option<Place>, Failure> {
         let (root, below) = self.below(path)?;
         let parent = below.parent().unwrap_or(Path::new(""));
         match root.open_parent(parent, RESOLVE | ResolveFlags::NO_SYMLINKS) {

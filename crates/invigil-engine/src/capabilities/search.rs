@@ -1,13 +1,12 @@
 //! `search`: a regular expression in the files of a tree, without another process.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use grep_regex::{RegexMatcher, RegexMatcherBuilder};
 use grep_searcher::{BinaryDetection, Searcher, SearcherBuilder, Sink, SinkMatch};
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use invigil_schema::OsText;
 use rustix::fs::FileType;
 use schemars::JsonSchema;
@@ -15,6 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::change::as_path;
+use super::ignored::Ignored;
 use super::walk::{Chosen, Next, Visit, Visitor, walk};
 use super::{Capability, Context, Failure, Invalid, Needs, Output, Plan, arguments, entry};
 
@@ -23,7 +23,6 @@ const MAX_MATCHES: usize = 10_000;
 const MAX_LINE: usize = 1000;
 /// A file with a longer line is passed over.
 const MAX_HEAP: usize = 64 << 20;
-const MAX_IGNORE_FILE: u64 = 1 << 20;
 
 /// Searches files.
 pub(super) struct Search;
@@ -84,7 +83,7 @@ impl Capability for Search {
                 .binary_detection(BinaryDetection::quit(0))
                 .heap_limit(Some(MAX_HEAP))
                 .build(),
-            ignored: Vec::new(),
+            ignored: Ignored::default(),
             most: args.max_matches,
             matches: Vec::new(),
             files: 0,
@@ -124,8 +123,7 @@ struct Found {
     matcher: RegexMatcher,
     chosen: Chosen,
     searcher: Searcher,
-    /// What each directory on the way leaves out.
-    ignored: Vec<(PathBuf, Gitignore)>,
+    ignored: Ignored,
     most: usize,
     matches: Vec<Value>,
     files: u64,
@@ -147,34 +145,22 @@ impl Found {
         self.searcher.search_file(&self.matcher, file, &mut lines)?;
         Ok(if self.truncated { Next::Stop } else { Next::On })
     }
-
-    fn is_ignored(&self, path: &Path, is_dir: bool) -> bool {
-        let decisions = self.ignored.iter().rev().map(|(base, rules)| {
-            let below = path.strip_prefix(base).unwrap_or(path);
-            rules.matched(below, is_dir)
-        });
-        decisions
-            .filter(|decision| !decision.is_none())
-            .map(|decision| decision.is_ignore())
-            .next()
-            .unwrap_or(false)
-    }
 }
 
 impl Visitor for Found {
     fn enter(&mut self, dir: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
-        self.ignored.push((path.to_owned(), rules(dir)));
+        self.ignored.enter(dir, path);
         Ok(())
     }
 
     fn leave(&mut self) {
-        self.ignored.pop();
+        self.ignored.leave();
     }
 
     fn visit(&mut self, visit: &Visit<'_>) -> io::Result<Next> {
         let kind = visit.kind();
         let is_dir = kind == FileType::Directory;
-        if visit.name == ".git" || self.is_ignored(visit.path, is_dir) {
+        if visit.name == ".git" || self.ignored.is(visit.path, is_dir) {
             return Ok(Next::Past);
         }
         if kind != FileType::RegularFile || !self.chosen.is(visit.path) {
@@ -191,24 +177,6 @@ impl Visitor for Found {
     fn closed(&mut self, path: &Path, _: &io::Error) {
         self.skipped.push(OsText::from(path.as_os_str()));
     }
-}
-
-/// What `.gitignore` and `.ignore` of a directory leave out. What cannot be read leaves out nothing.
-fn rules(dir: BorrowedFd<'_>) -> Gitignore {
-    let mut builder = GitignoreBuilder::new("");
-    for name in [".gitignore", ".ignore"] {
-        let mut text = String::new();
-        let Ok(file) = entry::open_regular(dir, name.as_ref()) else {
-            continue;
-        };
-        if file.take(MAX_IGNORE_FILE).read_to_string(&mut text).is_ok() {
-            for line in text.lines() {
-                // A line that is no pattern leaves out nothing, as for git.
-                drop(builder.add_line(None, line).map(drop));
-            }
-        }
-    }
-    builder.build().unwrap_or_else(|_| Gitignore::empty())
 }
 
 struct Lines<'a> {

@@ -12,7 +12,7 @@ use super::{Invalid, entry};
 
 /// What a visitor wants next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Go on, into a directory too.
     On,
     /// Do not go into this directory.
@@ -22,23 +22,23 @@ pub(super) enum Next {
 }
 
 /// One name in a directory.
-pub(super) struct Visit<'a> {
-    pub(super) dir: BorrowedFd<'a>,
-    pub(super) name: &'a OsStr,
+pub(crate) struct Visit<'a> {
+    pub(crate) dir: BorrowedFd<'a>,
+    pub(crate) name: &'a OsStr,
     /// From where the walk began.
-    pub(super) path: &'a Path,
-    pub(super) depth: usize,
-    pub(super) stat: Stat,
+    pub(crate) path: &'a Path,
+    pub(crate) depth: usize,
+    pub(crate) stat: Stat,
 }
 
 impl Visit<'_> {
-    pub(super) fn kind(&self) -> FileType {
+    pub(crate) fn kind(&self) -> FileType {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 }
 
 /// What looks at a tree.
-pub(super) trait Visitor {
+pub(crate) trait Visitor {
     /// One name; the names of a directory come sorted.
     fn visit(&mut self, visit: &Visit<'_>) -> io::Result<Next>;
     /// A directory is about to be gone through.
@@ -52,7 +52,7 @@ pub(super) trait Visitor {
 }
 
 /// Visits everything below a directory. What goes away meanwhile is passed over.
-pub(super) fn walk(dir: impl AsFd, visitor: &mut dyn Visitor) -> io::Result<()> {
+pub(crate) fn walk(dir: impl AsFd, visitor: &mut dyn Visitor) -> io::Result<()> {
     let mut path = PathBuf::new();
     inside(dir.as_fd(), &mut path, 1, visitor).map(drop)
 }

@@ -64,6 +64,12 @@ impl Rules {
         })
     }
 
+    /// The same and more, which can only make them stricter. What variables stand for stays.
+    pub(crate) fn narrowed(&self, mode: Mode, more: Vec<Source>) -> Result<Rules, PolicyError> {
+        let sources = self.sources.iter().cloned().chain(more).collect();
+        Rules::load(self.mode.max(mode), sources, self.places.clone())
+    }
+
     /// What the policy means for the run.
     pub fn mode(&self) -> Mode {
         self.mode

@@ -9,7 +9,7 @@ use super::support::is_root;
 
 const NOBODY: u32 = 65534;
 /// The variable that names a process which is not nobody's.
-pub const FOREIGN: &str = "INVIGIL_TEST_FOREIGN";
+pub(crate) const FOREIGN: &str = "INVIGIL_TEST_FOREIGN";
 
 #[test]
 fn all_of_this_holds_for_nobody() {

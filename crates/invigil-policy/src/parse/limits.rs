@@ -7,7 +7,7 @@ use crate::Budget;
 use crate::error::Flaw;
 use crate::glob::name_globs;
 use crate::syntax::{Table, Value};
-use crate::units::{duration, size};
+use crate::units::{amount, duration, size};
 
 pub(super) fn env(top: Table<'_>) -> Result<Option<Vec<Glob>>, Flaw> {
     let Some(value) = top.get("env") else {
@@ -41,7 +41,10 @@ pub(super) fn budget(top: Table<'_>) -> Result<Budget, Flaw> {
         "processes",
         "output",
         "file_size",
+        "disk",
         "tool_calls",
+        "tokens",
+        "cost",
     ];
     let table = value.table("[budget]")?.only(&keys)?;
     not_empty(table, "[budget]", &value, "[budget]\nwall = \"30m\"")?;
@@ -65,6 +68,12 @@ pub(super) fn budget(top: Table<'_>) -> Result<Budget, Flaw> {
         processes: count("processes")?,
         output: bytes("output")?,
         file_size: bytes("file_size")?,
+        disk: bytes("disk")?,
         tool_calls: count("tool_calls")?,
+        tokens: count("tokens")?,
+        cost: table
+            .get("cost")
+            .map(|value| amount(&value.text("cost = \"2.50\"")?))
+            .transpose()?,
     })
 }

@@ -2,6 +2,8 @@
 
 mod bounds;
 mod call;
+mod kin;
+mod pause;
 mod settle;
 mod trace;
 
@@ -29,6 +31,7 @@ use crate::waker::{Mailbox, Order};
 use crate::watchdog::Watchdog;
 
 use bounds::Bounds;
+use pause::Pause;
 use settle::Suspended;
 
 /// How to watch.
@@ -94,6 +97,10 @@ struct Observer {
     looks_at_programs: bool,
     together: Together,
     bounds: Bounds,
+    /// Nothing goes on.
+    paused: Option<Pause>,
+    /// How many filters the command was started with.
+    filters: Option<Vec<u8>>,
 }
 
 /// Starts the command and returns when its last descendant is dead.
@@ -206,6 +213,8 @@ impl Observer {
             census,
             together: Together::default(),
             bounds: Bounds::default(),
+            paused: None,
+            filters: None,
         };
         let line = Line(Arc::clone(&observer.mailbox));
         observer.gate.begin(line);
@@ -335,7 +344,10 @@ impl Observer {
         while let Some(order) = self.mailbox.take() {
             self.obey(order);
         }
-        let listener = self.listener.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        self.tell_when_still();
+        // Whoever is in a trapped call while the run is paused waits there.
+        let listener = self.listener.as_ref().filter(|_| self.paused.is_none());
+        let listener = listener.map_or(-1, AsRawFd::as_raw_fd);
         let poll = |fd| libc::pollfd {
             fd,
             events: libc::POLLIN,
@@ -345,6 +357,8 @@ impl Observer {
         for _ in 0..BURST {
             let timeout = if self.killed.is_some() {
                 Some(KILL_AGAIN)
+            } else if self.settles() {
+                Some(pause::SETTLE)
             } else if self.unclaimed.is_empty() {
                 None
             } else {
@@ -391,6 +405,9 @@ impl Observer {
     }
 
     fn obey(&mut self, order: Order) {
+        let Some(order) = self.postpone(order) else {
+            return;
+        };
         match order {
             Order::Signal(signal) => {
                 for pid in self.table.processes.keys() {
@@ -398,6 +415,11 @@ impl Observer {
                 }
             }
             Order::Kill => self.kill_all(Killed::Asked),
+            Order::Pause(tell) => self.pause(tell),
+            Order::Resume => self.unpause(),
+            Order::Kin(process, tell) => {
+                let _ = tell.try_send(self.is_kin(process));
+            }
             Order::Limit(limited, measured) => self.past_limit(limited, measured),
             Order::Answer(request, decision) => self.on_answer(request, decision),
             Order::Connected(request, result) => self.on_connected(request, result),

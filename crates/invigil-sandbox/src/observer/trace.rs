@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use invigil_schema::{
-    CallResult, Errno, ExecFailed, FileOp, FileOpKind, Note, Origin, ProcessExec, ProcessExited,
-    ProcessForked, Tier,
+    CallResult, Errno, ExecFailed, FileOp, FileOpKind, Note, Origin, ProcessContinued, ProcessExec,
+    ProcessExited, ProcessForked, ProcessStopped, Tier,
 };
 
 use super::bounds::LONG_FILE;
@@ -62,6 +62,7 @@ impl Observer {
                 self.resume(tid, 0);
             }
             libc::PTRACE_EVENT_EXEC => self.on_exec(tid),
+            libc::PTRACE_EVENT_SECCOMP if self.holds_call(tid) => {}
             libc::PTRACE_EVENT_SECCOMP => self.on_call_stop(tid),
             ptrace::EVENT_STOP => self.on_stop(tid, signal),
             _ => self.resume(tid, 0),
@@ -69,7 +70,10 @@ impl Observer {
     }
 
     /// A task that has died in the meantime cannot be resumed; its end is told next.
-    fn resume(&mut self, tid: u32, signal: i32) {
+    pub(super) fn resume(&mut self, tid: u32, signal: i32) {
+        if self.holds(tid, signal) {
+            return;
+        }
         let watched = self.table.tasks.get(&tid).is_some_and(|task| {
             task.followed.is_some() || self.tier == Tier::Ptrace && task.pending.is_some()
         });
@@ -157,10 +161,31 @@ impl Observer {
         }
         match signal {
             libc::SIGSTOP | libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU => {
+                self.on_standing(tid, Some(signal));
                 let _ = ptrace::listen(tid);
             }
-            _ => self.resume(tid, 0),
+            _ => {
+                self.on_standing(tid, None);
+                self.resume(tid, 0);
+            }
         }
+    }
+
+    /// A process was stopped by a signal, or goes on after that. Told once for all of its threads.
+    fn on_standing(&mut self, tid: u32, signal: Option<i32>) {
+        let pid = self.table.tasks.get(&tid).map(|task| task.pid);
+        let Some(process) = pid.and_then(|pid| self.table.processes.get_mut(&pid)) else {
+            return;
+        };
+        if std::mem::replace(&mut process.stopped, signal.is_some()) == signal.is_some() {
+            return;
+        }
+        let process = process.id;
+        let event = match signal {
+            Some(_) => ProcessStopped { process, signal }.into(),
+            None => ProcessContinued { process }.into(),
+        };
+        self.emit(Origin::Kernel, event);
     }
 
     /// The task has come out of a call that the kernel carried out, and its registers say how that went.
@@ -385,8 +410,8 @@ impl Observer {
             };
             self.emit(Origin::Kernel, event.into());
         }
-        if pid == self.root {
-            self.root_loaded = true;
+        if pid == self.root && !std::mem::replace(&mut self.root_loaded, true) {
+            self.note_filters();
         }
         self.resume(pid, 0);
     }
@@ -459,6 +484,7 @@ impl Observer {
             return;
         };
         self.forget_suspended(tid);
+        self.forget_held(tid);
         if let Some(pending) = task.pending {
             self.abandon(pending);
         }

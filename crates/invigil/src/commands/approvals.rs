@@ -84,14 +84,14 @@ impl Approvals {
                     };
                     reply(&question, &Reply::allow(scope))
                 }
-                Meant::Host(..) if always => Err(CliError::OnlyRuns("--always")),
+                Meant::Host(..) if always => Err(CliError::NotOfHosts("--always")),
                 Meant::Host(daemon, hosted) => {
                     reply_hosted(daemon, &hosted, ApprovalDecision::Allow, run)
                 }
             },
             Command::Deny { id, reason } => match meant(store, &id)? {
                 Meant::Run(question) => reply(&question, &Reply::deny(reason)),
-                Meant::Host(..) if reason.is_some() => Err(CliError::OnlyRuns("--reason")),
+                Meant::Host(..) if reason.is_some() => Err(CliError::NotOfHosts("--reason")),
                 Meant::Host(daemon, hosted) => {
                     reply_hosted(daemon, &hosted, ApprovalDecision::Deny, false)
                 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod approvals;
 pub(crate) mod capabilities;
+pub(crate) mod checkpoint;
 pub(crate) mod claims;
 pub(crate) mod contract;
 pub(crate) mod diff;
@@ -20,6 +21,7 @@ pub(crate) mod runs;
 pub(crate) mod serve;
 pub(crate) mod session;
 pub(crate) mod show;
+pub(crate) mod steer;
 pub(crate) mod task;
 pub(crate) mod telemetry;
 pub(crate) mod undo;
@@ -40,6 +42,12 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
     match args.command {
         Command::Run(command) => command.execute(&store),
         Command::Approvals(command) => command.execute(&store),
+        Command::Pause(command) => command.execute(&store),
+        Command::Resume(command) => command.execute(&store),
+        Command::Signal(command) => command.execute(&store),
+        Command::Milestone(command) => command.execute(&store),
+        Command::Checkpoint(command) => command.execute(&store),
+        Command::Rollback(command) => command.execute(&store),
         Command::Runs(command) => command.execute(&store),
         Command::Show(command) => command.execute(&store),
         Command::Replay(command) => command.execute(&store),

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use invigil_engine::{
-    Asking, Cancel, Control, End, Output, RunOutcome, RunSpec, UserPolicy, summary,
+    Asking, Cancel, Control, End, Fuse, Milestones, Offspring, Output, RunOutcome, RunSpec,
+    UserPolicy, summary,
 };
 use invigil_journal::Store;
 use invigil_schema::{ExitCode, SpawnFailure, StopReason, Tier};
@@ -18,8 +19,9 @@ use signal_hook::iterator::SignalsInfo;
 use signal_hook::iterator::exfiltrator::WithOrigin;
 
 use crate::error::CliError;
-use crate::executor::engine;
+use crate::executor::{engine, text_of};
 use crate::judge::Judge;
+use crate::nested::{self, Nested};
 use crate::policies::{PolicyOptions, places, users_own};
 use crate::status::StatusFile;
 use crate::terminal::{Ask, Terminal};
@@ -90,6 +92,34 @@ pub(crate) struct Run {
     /// Deny what nobody has answered after this time: 90s, 30m
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "10m")]
     ask_timeout: Duration,
+
+    /// The phases of the run, each with checks and evidence, as JSON
+    #[arg(long, value_name = "FILE")]
+    milestones: Option<PathBuf>,
+
+    /// How deep runs may be started inside of runs
+    #[arg(long, value_name = "N", default_value_t = Offspring::default().depth)]
+    max_depth: u32,
+
+    /// How many runs may go on inside of this one at once
+    #[arg(long, value_name = "N", default_value_t = Offspring::default().open)]
+    max_children: usize,
+
+    /// Alert when a command has failed this often in a row; 0 never does
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    alert_failures: u64,
+
+    /// End the run when a command has failed this often in a row
+    #[arg(long, value_name = "N")]
+    stop_failures: Option<u64>,
+
+    /// Alert when no file has changed for this time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    alert_idle: Option<Duration>,
+
+    /// End the run when no file has changed for this time
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    stop_idle: Option<Duration>,
 
     /// Write the result as one JSON object to this file
     #[arg(long, value_name = "FILE")]
@@ -169,6 +199,9 @@ impl Run {
         let engine = engine(store)?;
         let mut spec = self.spec();
         spec.validate()?;
+        if let Some(nested) = nested::run(store, &spec, &self.policy)? {
+            return self.tell_nested(&nested);
+        }
         let workspace = match &self.cwd {
             Some(cwd) => engine.cwd.join(cwd),
             None => engine.cwd.clone(),
@@ -183,6 +216,13 @@ impl Run {
                 Err("nothing is asked in the observe mode".to_owned())
             }),
         });
+        if let Some(path) = &self.milestones {
+            let parsed = Milestones::parse(&text_of(path)?);
+            spec.milestones = Some(parsed.map_err(|source| CliError::Milestones {
+                path: path.clone(),
+                source,
+            })?);
+        }
         let status = match &self.status {
             Some(path) => Some(StatusFile::prepare(path, store)?),
             None => None,
@@ -233,6 +273,21 @@ impl Run {
         Ok(code)
     }
 
+    /// The same of a run that the supervisor of another one has started.
+    fn tell_nested(&self, nested: &Nested) -> Result<u8, CliError> {
+        let code = code(&nested.end);
+        let mut result = ended(&nested.end);
+        result["run_id"] = json!(nested.run_id);
+        result["exit"] = json!(code);
+        if self.json {
+            writeln!(io::stdout(), "{result}")?;
+        }
+        if let End::NotStarted(failed) = &nested.end {
+            ui::error(&ui::harmless(&failed.reason));
+        }
+        Ok(code)
+    }
+
     /// What people read. If it cannot be written, the exit code is still the command's.
     fn tell(&self, outcome: &RunOutcome) {
         for warning in &outcome.warnings {
@@ -273,6 +328,17 @@ impl Run {
                 somebody: self.ask != Ask::Never,
                 ..Asking::default()
             },
+            offspring: Offspring {
+                depth: self.max_depth,
+                open: self.max_children,
+                ..Offspring::default()
+            },
+            fuse: Fuse {
+                alert_failures: Some(self.alert_failures).filter(|count| *count > 0),
+                stop_failures: self.stop_failures,
+                alert_idle: self.alert_idle,
+                stop_idle: self.stop_idle,
+            },
             stdout: if self.json {
                 Output::Stderr
             } else {
@@ -305,6 +371,14 @@ fn code(end: &End) -> u8 {
     }
 }
 
+/// The last record.
+fn ended(end: &End) -> Value {
+    match end {
+        End::Finished(finished) => json!({ "event": "run_finished", "outcome": finished }),
+        End::NotStarted(failed) => json!({ "event": "run_failed", "outcome": failed }),
+    }
+}
+
 /// Says without ambiguity what the exit code means.
 fn result(outcome: &RunOutcome, code: u8) -> Value {
     let mut result = json!({
@@ -314,11 +388,7 @@ fn result(outcome: &RunOutcome, code: u8) -> Value {
         "evidence": outcome.run.directory(),
         "head": { "seq": outcome.head.seq, "hash": outcome.head.hash },
     });
-    let more = match &outcome.end {
-        End::Finished(finished) => json!({ "event": "run_finished", "outcome": finished }),
-        End::NotStarted(failed) => json!({ "event": "run_failed", "outcome": failed }),
-    };
-    if let (Value::Object(result), Value::Object(more)) = (&mut result, more) {
+    if let (Value::Object(result), Value::Object(more)) = (&mut result, ended(&outcome.end)) {
         result.extend(more);
     }
     result

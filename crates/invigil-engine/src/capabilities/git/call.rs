@@ -225,7 +225,8 @@ impl Caller {
         })
     }
 
-    fn command(&self) -> Command {
+    /// git, not started yet.
+    pub(crate) fn command(&self) -> Command {
         let mut command = Command::new("git");
         command
             .current_dir(&self.dir)

@@ -1,0 +1,122 @@
+//! Files in the store through which somebody outside reaches the supervisor of a run: no process of a run can write there,
+//! and that is what makes them count.
+//!
+//! A letter appears whole and never in the place of another. It is read without following a link and without waiting, and
+//! must be a plain file of our own user that nobody else may write.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// A letter is a few words.
+pub(crate) const MAX_LETTER: u64 = 16 * 1024;
+
+/// What there is where a letter is looked for.
+pub(crate) enum Found<T> {
+    Nothing,
+    Letter(T),
+    /// Something that is none; it is gone now.
+    Refused(String),
+}
+
+/// Makes a directory for letters that only its owner can enter.
+pub(crate) fn make_box(path: &Path) -> io::Result<()> {
+    DirBuilder::new().mode(0o700).recursive(true).create(path)
+}
+
+/// Writes a letter. Fails with `AlreadyExists` if there is one of this name, and with `NotFound` if there is no box.
+pub(crate) fn leave(path: &Path, value: &impl Serialize) -> io::Result<()> {
+    let name = path.file_name().map(OsString::from).unwrap_or_default();
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let draft = folder.join(format!(
+        ".{}.{}",
+        uuid::Uuid::now_v7().simple(),
+        name.display()
+    ));
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    let written = options.open(&draft).and_then(|mut file| {
+        let mut text = serde_json::to_vec(value)?;
+        text.push(b'\n');
+        file.write_all(&text)?;
+        fs::hard_link(&draft, path)
+    });
+    drop(fs::remove_file(&draft));
+    written
+}
+
+/// Takes what lies there as a letter. It is gone afterwards, whatever it was.
+pub(crate) fn take<T: DeserializeOwned>(path: &Path) -> Found<T> {
+    let file = match open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Found::Nothing,
+        file => file,
+    };
+    let letter = file
+        .map_err(|error| error.to_string())
+        .and_then(|file| own(&file).and_then(|()| parse(file, MAX_LETTER)));
+    match (fs::remove_file(path), letter) {
+        // A directory. It cannot be a letter, and is no reason to say so ten times a second.
+        (Err(_), _) => Found::Nothing,
+        (Ok(()), Ok(letter)) => Found::Letter(letter),
+        (Ok(()), Err(why)) => Found::Refused(why),
+    }
+}
+
+/// The names of letters with this ending, without it, sorted. Drafts are not among them.
+pub(crate) fn names(folder: &Path, ending: &str) -> io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let name = entry?.file_name().into_string().unwrap_or_default();
+        if let Some((id, kind)) = name.rsplit_once('.')
+            && kind == ending
+            && !name.starts_with('.')
+        {
+            names.push(id.to_owned());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Follows no link and waits for nobody.
+pub(crate) fn open(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(flags.bits() as i32)
+        .open(path)
+}
+
+/// Whether a file is a plain one of our own user that nobody else can have written.
+fn own(file: &File) -> Result<(), String> {
+    let metadata = file.metadata().map_err(|error| error.to_string())?;
+    let us = rustix::process::geteuid().as_raw();
+    if !metadata.is_file() {
+        return Err("it is not a plain file".to_owned());
+    }
+    if metadata.uid() != us {
+        return Err(format!("it is the file of user {}", metadata.uid()));
+    }
+    if metadata.mode() & 0o022 != 0 {
+        return Err("others may write to it".to_owned());
+    }
+    Ok(())
+}
+
+/// Reads JSON up to a limit.
+pub(crate) fn parse<T: DeserializeOwned>(file: File, most: u64) -> Result<T, String> {
+    let mut text = Vec::new();
+    let read = file.take(most + 1).read_to_end(&mut text);
+    read.map_err(|error| error.to_string())?;
+    if text.len() as u64 > most {
+        return Err(format!("it is larger than {most} bytes"));
+    }
+    serde_json::from_slice(&text).map_err(|error| format!("it cannot be read: {error}"))
+}

@@ -1,0 +1,207 @@
+//! Runs inside of the run: started on behalf, awaited, ended before it.
+
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use invigil_schema::{
+    ChildRunRefused, ChildRunStarted, Origin, ProcessExited, ProcessRef, RunId, RunResumed,
+    RunSuspended, SteeredBy, StopReason, SuspendReason,
+};
+
+use super::{GRACE, Helm, Inner, Open, SETTLE, lock};
+use crate::control::Control;
+use crate::steer::children::{self, Birth, Child, ChildNews, ChildSpec};
+use crate::steer::request::Reply;
+
+impl Inner {
+    /// A process of the run wants a run of its own. It is started when this thread comes to it.
+    pub(super) fn conceive(
+        &self,
+        spec: ChildSpec,
+        from: Option<ProcessRef>,
+        to: &UnixStream,
+    ) -> Option<Reply> {
+        let Some(process) = from else {
+            children::tell(to, &ChildNews::Elsewhere);
+            return None;
+        };
+        if !self.engine.store.is_at(&children::path(&spec.home)) {
+            children::tell(to, &ChildNews::Elsewhere);
+            return None;
+        }
+        match to.try_clone() {
+            Ok(stream) => {
+                let birth = Birth {
+                    spec,
+                    process,
+                    stream,
+                };
+                self.state().births.push(birth);
+                self.wake();
+            }
+            Err(error) => children::tell(to, &ChildNews::Error(error.to_string())),
+        }
+        None
+    }
+
+    /// Starts the runs that were asked for, each on the record first.
+    pub(super) fn bear(&self, helm: &Helm) {
+        let births = std::mem::take(&mut self.state().births);
+        for birth in births {
+            if let Err(why) = self.start_child(&birth, helm) {
+                let process = Some(birth.process);
+                let refused = ChildRunRefused {
+                    process,
+                    why: why.clone(),
+                };
+                drop(self.record(Origin::Runtime, refused));
+                birth.tell(&ChildNews::Error(why));
+            }
+        }
+    }
+
+    pub(super) fn start_child(&self, birth: &Birth, helm: &Helm) -> Result<(), String> {
+        if self.state().over || self.control.stopped().is_some() {
+            return Err("the run that it would be in is ending".to_owned());
+        }
+        // A run has the rights of its supervisor under the rules. Who has given some up must not get them back that way.
+        if !self.control.is_kin(birth.process, SETTLE) {
+            let why = "whoever wants it has other rights than the run, or a sandbox of its own";
+            return Err(why.to_owned());
+        }
+        let left = self.left();
+        let ready = lock(&self.children).prepare(birth, &self.engine, &self.spec, &left)?;
+        let run_id = ready.run_id.clone();
+        self.record(
+            Origin::Runtime,
+            ChildRunStarted {
+                run_id: run_id.clone(),
+                process: birth.process,
+                depth: ready.depth,
+                command: birth.spec.command.clone(),
+                reserved: ready.reserved.clone(),
+            },
+        )?;
+        self.begin_to_await(&run_id)?;
+        birth.tell(&ChildNews::Started { run_id });
+        let helm = helm.clone();
+        lock(&self.children).start(ready, birth, move || helm.0.wake());
+        Ok(())
+    }
+
+    /// The agent waits, from its first child that goes on to the end of the last.
+    pub(super) fn begin_to_await(&self, child: &RunId) -> Result<(), String> {
+        if self.state().awaits.is_some() {
+            return Ok(());
+        }
+        let id = uuid::Uuid::now_v7().simple().to_string();
+        let suspended = RunSuspended {
+            id: id.clone(),
+            reason: SuspendReason::SubAgentAwait,
+            pending: vec![child.as_str().to_owned()],
+            by: SteeredBy::Supervisor,
+            why: None,
+        };
+        self.record(Origin::Runtime, suspended)?;
+        self.state().awaits = Some(Open {
+            id,
+            reason: SuspendReason::SubAgentAwait,
+            since: Instant::now(),
+        });
+        Ok(())
+    }
+
+    /// Takes leave of children that have ended; of all of them, if that is waited for.
+    pub(super) fn part(&self, all: bool) {
+        let reaped = lock(&self.children).reap(all);
+        for (ended, child, news) in reaped {
+            drop(self.record(Origin::Runtime, ended));
+            child.tell(&news);
+        }
+        if !lock(&self.children).open.is_empty() {
+            return;
+        }
+        let awaits = self.state().awaits.take();
+        if let Some(open) = awaits {
+            let resumed = RunResumed {
+                id: open.id,
+                reason: open.reason,
+                by: SteeredBy::Supervisor,
+                after_ms: open.since.elapsed().as_millis() as u64,
+            };
+            drop(self.record(Origin::Runtime, resumed));
+        }
+    }
+
+    /// Whoever wanted a run and has ended does not want it any more.
+    pub(super) fn exited(&self, exited: &ProcessExited) {
+        if *lock(&self.root) == Some(exited.process) {
+            let used = exited.user_us + exited.system_us;
+            self.cpu_us.store(used, Ordering::Relaxed);
+        }
+        let wanted = |child: &Child| child.process == exited.process;
+        if lock(&self.children).open.iter().any(wanted) {
+            self.state().gone.push(exited.process);
+            self.wake();
+        }
+    }
+
+    /// Ends the runs that nobody wants any more.
+    pub(super) fn abandon(&self) {
+        let gone = std::mem::take(&mut self.state().gone);
+        let unwanted: Vec<_> = {
+            let children = lock(&self.children);
+            let open = children.open.iter();
+            let unwanted = open.filter(|child| gone.contains(&child.process));
+            unwanted
+                .map(|child| (child.control.clone(), Arc::clone(&child.helm)))
+                .collect()
+        };
+        for (control, helm) in unwanted {
+            cancel_child(&control, &helm, "whoever wanted it has ended");
+        }
+    }
+
+    /// Ends all children, those inside of them first, and waits for them. What does not end in time is killed.
+    pub(super) fn cancel_children(&self, why: &str) {
+        let children: Vec<_> = {
+            let children = lock(&self.children);
+            let open = children.open.iter();
+            open.map(|child| (child.control.clone(), Arc::clone(&child.helm)))
+                .collect()
+        };
+        if children.is_empty() {
+            return;
+        }
+        for (control, helm) in &children {
+            cancel_child(control, helm, why);
+        }
+        let until = Instant::now() + GRACE + GRACE;
+        while Instant::now() < until && children.iter().any(|(control, _)| !control.is_over()) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        for (control, _) in &children {
+            control.kill();
+        }
+    }
+
+    pub(super) fn each_child(&self, act: impl Fn(&Helm)) {
+        let helms: Vec<Helm> = {
+            let children = lock(&self.children);
+            let helms = children.open.iter().filter_map(|child| child.helm.get());
+            helms.cloned().collect()
+        };
+        helms.iter().for_each(act);
+    }
+}
+
+/// Asks a child to end. One that has not begun to take orders yet is killed.
+fn cancel_child(control: &Control, helm: &OnceLock<Helm>, why: &str) {
+    match helm.get() {
+        Some(helm) => helm.cancel(why),
+        None => control.end(StopReason::Parent, why),
+    }
+}

@@ -1,0 +1,40 @@
+//! Whether a process still has what it was started with, so that something may be done in its name by somebody who has it
+//! all: nothing may be gained by asking.
+
+use invigil_schema::ProcessRef;
+
+use super::Observer;
+use crate::sys::fs::{self, cstring};
+use crate::table::{Identity, Rights, status_line};
+
+impl Observer {
+    /// The command is loaded, and has done nothing yet.
+    pub(super) fn note_filters(&mut self) {
+        self.filters = filters(self.root);
+    }
+
+    /// Whether a process has neither given up nor put on anything: credentials, namespaces, a root, Landlock, filters of its
+    /// own.
+    pub(super) fn is_kin(&mut self, wanted: ProcessRef) -> bool {
+        let Some(process) = self.table.processes.get_mut(&wanted.pid) else {
+            return false;
+        };
+        if process.identity == Identity::Unchecked {
+            let same = Rights::of(&wanted.pid.to_string()).ok() == self.rights;
+            process.identity = match same && self.rights.is_some() {
+                true => Identity::Ours,
+                false => Identity::Different,
+            };
+        }
+        process.id == wanted
+            && process.identity == Identity::Ours
+            && self.filters.is_some()
+            && filters(wanted.pid) == self.filters
+    }
+}
+
+/// How many filters of system calls a process has.
+fn filters(pid: u32) -> Option<Vec<u8>> {
+    let status = cstring(format!("/proc/{pid}/status")).and_then(|path| fs::read_all(&path));
+    status_line(&status.ok()?, "Seccomp_filters").map(<[u8]>::to_vec)
+}
