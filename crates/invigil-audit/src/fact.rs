@@ -31,7 +31,7 @@ impl<'a> Fact<'a> {
 
     /// The event, if whoever vouches for it is in the position to. A process that an agent reports of itself is not
     /// one that was seen; views must not take it for one.
-    pub(crate) fn vouched(&self) -> Option<&'a Event> {
+    pub fn vouched(&self) -> Option<&'a Event> {
         let outside = matches!(self.origin, Origin::Kernel | Origin::Runtime);
         let fits = match self.event {
             Event::ProcessForked(_)

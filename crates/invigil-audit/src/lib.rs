@@ -10,11 +10,13 @@ mod diff;
 mod fact;
 mod health;
 mod jsonschema;
+mod moment;
 mod name;
 mod os;
 mod outcome;
 mod summary;
 mod surface;
+mod timeline;
 
 pub use claims::{Claimed, Claims, ClaimsDoc, Finding, JudgedClaim, Said, ToolDid};
 pub use correlation::{Ambiguity, AmbiguityKind, CallEntry, Correlation, CorrelationDoc, Seen};
@@ -28,6 +30,7 @@ pub use health::{
     PolicyStatus, SdkHealth, SdkStatus,
 };
 pub use jsonschema::view_schemas;
+pub use moment::{Moment, MomentDoc};
 pub use os::{
     AgentProcess, Anomaly, AnomalyKind, BudgetRow, CategoryCounts, CheckpointRow, MilestoneRow,
     MilestoneState, OsSnapshot, OsView, ProcessRow, ProcessState, ProcessTable, RowsLeftOut,
@@ -41,6 +44,7 @@ pub use summary::{
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,
 };
+pub use timeline::{Notable, Timeline, TimelineBin, TimelineDoc};
 
 /// The views that belong to the evidence of a run, folded together in one pass.
 #[derive(Debug, Clone, Default)]

@@ -91,6 +91,21 @@ impl Reader {
         }))
     }
 
+    /// How many records there are, as the last one says. Found without a scan from the start, and so without a check of
+    /// the chain: whoever reads on finds out whether it is true.
+    pub fn count(storage: Arc<dyn Storage>) -> Result<u64, Error> {
+        let (segments, _) = segment::list(&*storage)?;
+        let last = segments.last().copied().unwrap_or_default();
+        let mut count = last;
+        if let Some(mut lines) = Lines::open(storage, last, 0, last)? {
+            lines.approach(u64::MAX)?;
+            while let Some(seq) = lines.line_in_segment(last)?.and_then(sequence_of) {
+                count = seq.saturating_add(1);
+            }
+        }
+        Ok(count)
+    }
+
     /// The next record, if it is there yet. After damage every call reports the same damage.
     #[expect(
         clippy::should_implement_trait,
@@ -229,18 +244,7 @@ impl Lines {
         let Some(mut lines) = Lines::open(storage, segment, 0, segment)? else {
             return Ok(None);
         };
-        let read_error = || Error::io("read", segment::name(segment));
-        // The line at `low` has a number of at most `target`; one that begins behind `high` has a larger one.
-        let (mut low, mut next) = (0, segment);
-        let mut high = lines.file.size().map_err(read_error())?;
-        while high - low > CHUNK as u64 {
-            let middle = low + (high - low) / 2;
-            match line_behind(&*lines.file, middle).map_err(read_error())? {
-                Some((start, seq)) if seq <= target => (low, next) = (start, seq),
-                _ => high = middle,
-            }
-        }
-        (lines.base, lines.next) = (low, next);
+        lines.approach(target)?;
         loop {
             let Some(line) = lines.next_line()? else {
                 return Ok(None);
@@ -259,6 +263,23 @@ impl Lines {
                 None => return Err(lines.damaged(line.start, target, Flaw::Unsealed)),
             }
         }
+    }
+
+    /// Stands at most a chunk in front of record `target` of this segment, or of its end if that comes first.
+    fn approach(&mut self, target: u64) -> Result<(), Error> {
+        let read_error = || Error::io("read", segment::name(self.segment));
+        // The line at `low` has a number of at most `target`; one that begins behind `high` has a larger one.
+        let (mut low, mut next) = (0, self.segment);
+        let mut high = self.file.size().map_err(read_error())?;
+        while high - low > CHUNK as u64 {
+            let middle = low + (high - low) / 2;
+            match line_behind(&*self.file, middle).map_err(read_error())? {
+                Some((start, seq)) if seq <= target => (low, next) = (start, seq),
+                _ => high = middle,
+            }
+        }
+        (self.base, self.next) = (low, next);
+        Ok(())
     }
 
     /// The place in the buffer of the next whole line, newline included.

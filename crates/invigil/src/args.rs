@@ -7,7 +7,7 @@ use invigil_schema::ExitCode;
 
 use crate::commands::{
     approvals, capabilities, claims, contract, diff, doctor, exec, export, fork, jobs, policy,
-    recover, rpc, run, runs, serve, session, show, task, telemetry, undo, verify,
+    recover, replay, report, rpc, run, runs, serve, session, show, task, telemetry, undo, verify,
 };
 
 /// Runs an AI agent under watch: limits what it may do, records what it really did, proves whether the job got done.
@@ -27,6 +27,8 @@ pub(crate) enum Command {
     Run(run::Run),
     Runs(runs::Runs),
     Show(show::Show),
+    Replay(replay::Replay),
+    Report(report::Report),
     Claims(claims::Claims),
     Fork(fork::Fork),
     Export(export::Export),

@@ -11,7 +11,7 @@ use invigil_engine::{
 };
 use invigil_journal::{Error as JournalError, IndexError, StoreError};
 use invigil_policy::{PROFILES, PolicyError};
-use invigil_schema::{ExitCode, JobId, RunIdError, SessionId, TaskId};
+use invigil_schema::{ExitCode, JobId, RunId, RunIdError, SessionId, TaskId};
 use invigil_server::{ClientError, ServeError};
 
 use crate::ui;
@@ -29,6 +29,16 @@ pub(crate) enum CliError {
     NoHome,
     #[error("--from {from}: the journal ends at record {end}")]
     BeyondEnd { from: u64, end: u64 },
+    #[error(
+        "replay is a screen, and there is no terminal to show it in: `invigil show {0} --events` prints the records, `invigil report {0}` writes a page"
+    )]
+    NoTerminal(RunId),
+    #[error("the terminal: {0}")]
+    Screen(#[source] io::Error),
+    #[error("{} exists already: choose another name with -o, or replace it with --force", _0.display())]
+    ReportExists(PathBuf),
+    #[error("cannot write the report {}: {source}", path.display())]
+    ReportOut { path: PathBuf, source: io::Error },
     #[error("--at {at}: the journal ends at record {end}")]
     NotThatFar { at: u64, end: u64 },
     #[error("{path}: {why}", path = path.display())]
@@ -79,6 +89,8 @@ pub(crate) enum CliError {
     Token { path: PathBuf, source: io::Error },
     #[error("the daemon: {0}")]
     Client(#[from] ClientError),
+    #[error("{0} is for questions of runs; this one is of a host of the daemon: leave it out")]
+    OnlyRuns(&'static str),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -149,6 +161,10 @@ impl CliError {
             | CliError::Abandoned(_)
             | CliError::LargeArguments
             | CliError::BeyondEnd { .. }
+            | CliError::NoTerminal(_)
+            | CliError::Screen(_)
+            | CliError::ReportExists(_)
+            | CliError::ReportOut { .. }
             | CliError::NotThatFar { .. }
             | CliError::SessionLog { .. }
             | CliError::Redecide(_)
@@ -174,6 +190,7 @@ impl CliError {
             | CliError::NoDaemon { .. }
             | CliError::Token { .. }
             | CliError::Client(_)
+            | CliError::OnlyRuns(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::InStore(_)

@@ -5,10 +5,13 @@ mod commands;
 mod describe;
 mod error;
 mod executor;
+mod hosted;
 mod judge;
 mod policies;
 mod proposal;
 mod question;
+mod replay;
+mod report;
 mod session_log;
 mod snapshot;
 mod status;
@@ -17,6 +20,7 @@ mod summary;
 mod terminal;
 mod turn;
 mod ui;
+mod workshop;
 
 use std::process::ExitCode;
 

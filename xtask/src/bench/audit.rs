@@ -19,6 +19,7 @@ use super::machine;
 use super::report::{Goal, Part, Table};
 use super::rounds::{interleaved, number, timed};
 use super::sample::{Scratch, on_one_core};
+use super::screen;
 use crate::Result;
 
 /// Records of the long run, and of the one that is looked at.
@@ -36,6 +37,11 @@ pub(super) fn measure(quick: bool) -> Result<Part> {
         &scratch,
         LOOKED_AT / scale,
         if quick { 10 } else { 101 },
+    )?);
+    part.add(screen::measure(
+        &scratch,
+        LOOKED_AT / scale,
+        if quick { 5 } else { 31 },
     )?);
     Ok(part)
 }

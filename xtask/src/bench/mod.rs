@@ -28,6 +28,8 @@ mod run;
 #[cfg(feature = "bench")]
 mod sample;
 #[cfg(feature = "bench")]
+mod screen;
+#[cfg(feature = "bench")]
 mod telemetry;
 #[cfg(feature = "bench")]
 mod verify;

@@ -14,3 +14,4 @@ mod os;
 mod props;
 mod summary;
 mod surface;
+mod timeline;

@@ -176,6 +176,30 @@ fn a_reader_starts_at_every_record_and_goes_on_to_the_end() {
 }
 
 #[test]
+fn how_many_there_are_is_known_without_a_scan() {
+    // In small segments with room, and in one that is larger than what is read at once.
+    for (segment_bytes, records) in [(2000, 60), (64 << 20, 4000)] {
+        let directory = tempfile::tempdir().unwrap();
+        let journal = create(disk(directory.path()), exclusive(segment_bytes));
+        for n in 1..=records {
+            assert_eq!(Reader::count(disk(directory.path())).unwrap(), n);
+            let text = format!("{n} {}", "x".repeat(100));
+            let ticket = journal.append(ORIGIN, &note(&text)).unwrap();
+            match n % 2 {
+                0 => ticket.durable().unwrap(),
+                _ => ticket.written().unwrap(),
+            };
+        }
+        journal.close().unwrap();
+        let count = Reader::count(disk(directory.path())).unwrap();
+        assert_eq!(count as usize, read_all(disk(directory.path())).0.len());
+    }
+    let nowhere = tempfile::tempdir().unwrap();
+    let missing = Reader::count(disk(nowhere.path()));
+    assert!(matches!(missing, Err(Error::Missing)), "{missing:?}");
+}
+
+#[test]
 fn a_reader_at_the_end_follows_into_the_next_segment() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();

@@ -100,14 +100,14 @@ fn line(out: &mut impl Write, claim: &JudgedClaim) -> io::Result<()> {
         false => format!(" {DIM}(records {}){DIM:#}", events.join(", ")),
     };
     let (what, because) = (
-        ui::harmless(&what(&claim.claim)),
+        ui::harmless(&claimed(&claim.claim)),
         ui::harmless(&claim.because),
     );
     writeln!(out, "              {what}: {because}{records}")
 }
 
 /// What is claimed, in a few words.
-fn what(claim: &Claimed) -> String {
+pub(crate) fn claimed(claim: &Claimed) -> String {
     match claim {
         Claimed::TestsPass => "tests pass".to_owned(),
         Claimed::Ran { command } => format!("ran {command}"),

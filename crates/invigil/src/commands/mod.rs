@@ -12,6 +12,8 @@ pub(crate) mod fork;
 pub(crate) mod jobs;
 pub(crate) mod policy;
 pub(crate) mod recover;
+pub(crate) mod replay;
+pub(crate) mod report;
 pub(crate) mod rpc;
 pub(crate) mod run;
 pub(crate) mod runs;
@@ -40,6 +42,8 @@ pub(crate) fn dispatch(args: Args) -> Result<u8, CliError> {
         Command::Approvals(command) => command.execute(&store),
         Command::Runs(command) => command.execute(&store),
         Command::Show(command) => command.execute(&store),
+        Command::Replay(command) => command.execute(&store),
+        Command::Report(command) => command.execute(&store),
         Command::Claims(command) => command.execute(&store),
         Command::Fork(command) => command.execute(&store),
         Command::Export(command) => command.execute(&store),

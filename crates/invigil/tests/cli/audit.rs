@@ -31,7 +31,7 @@ def write(path, text):
 "#;
 
 /// A project with tests that fail until `src/answer` is right.
-fn project(invigil: &Invigil) {
+pub(crate) fn project(invigil: &Invigil) {
     make(invigil, "ws");
     make(invigil, "ws/src");
     put(invigil, "ws/run_tests.sh", "grep -q 42 src/answer\n");
@@ -40,7 +40,7 @@ fn project(invigil: &Invigil) {
 }
 
 /// Runs an agent in the project, without an environment that would start more than it.
-fn agent(invigil: &Invigil, id: &str, script: &str) {
+pub(crate) fn agent(invigil: &Invigil, id: &str, script: &str) {
     put(invigil, "agent.py", &format!("{SPEAKS}{script}"));
     let (directory, script) = (invigil.at("ws"), invigil.at("agent.py"));
     let args = [

@@ -51,7 +51,12 @@ def end(limit=30):
 "#;
 
 /// Puts `watched` behind `line` on a terminal of its own with somebody at it, who says how it ended.
-fn at_a_terminal(invigil: &Invigil, line: &[&str], watched: &Command, person: &str) -> String {
+pub(crate) fn at_a_terminal(
+    invigil: &Invigil,
+    line: &[&str],
+    watched: &Command,
+    person: &str,
+) -> String {
     let variables = watched.get_envs();
     let output = Command::new("python3")
         .args(["-c", &format!("{PERSON}{person}")])
