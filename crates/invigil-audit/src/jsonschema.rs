@@ -3,7 +3,7 @@
 use schemars::{JsonSchema, generate::SchemaSettings};
 use serde_json::{Value, json};
 
-use crate::{CorrelationDoc, DiffDoc, HealthDoc, SurfaceDoc};
+use crate::{ClaimsDoc, CorrelationDoc, DiffDoc, HealthDoc, OsSnapshot, SurfaceDoc};
 
 /// The schema of each view document, with the name of its file.
 pub fn view_schemas() -> Vec<(&'static str, Value)> {
@@ -18,14 +18,25 @@ pub fn view_schemas() -> Vec<(&'static str, Value)> {
             schema::<CorrelationDoc>(CorrelationDoc::SCHEMA),
         ),
         ("diff.schema.json", schema::<DiffDoc>(DiffDoc::SCHEMA)),
+        ("claims.schema.json", schema::<ClaimsDoc>(ClaimsDoc::SCHEMA)),
+        (
+            "os_snapshot.schema.json",
+            plain::<OsSnapshot>("invigil.view.os_snapshot.v1"),
+        ),
     ]
 }
 
 fn schema<T: JsonSchema>(name: &str) -> Value {
+    let mut schema = plain::<T>(name);
+    schema["properties"]["schema"] = json!({ "const": name });
+    schema
+}
+
+/// The schema of a document that does not name it.
+fn plain<T: JsonSchema>(name: &str) -> Value {
     let generator = SchemaSettings::draft2020_12().into_generator();
     let mut schema = generator.into_root_schema_for::<T>().to_value();
     schema["title"] = json!(name);
-    schema["properties"]["schema"] = json!({ "const": name });
     schema
 }
 

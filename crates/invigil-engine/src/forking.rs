@@ -60,6 +60,6 @@ pub fn fork(
     };
     begun().map_err(|error| run.error(error))?;
     journal.close().map_err(|error| run.error(error))?;
-    Index::note(store, &run).map_err(StoreError::from)?;
+    Index::note(store, &run)?;
     Ok((run, forked))
 }

@@ -28,13 +28,22 @@ const SCHEMA: &str = "invigil.folds.os.v1";
 ///
 /// The fold that comes back can be gone on with, line by line.
 pub fn os_view(store: &Store, run: &RunRef, count: Option<u64>) -> Result<OsView, StoreError> {
+    view_by(store, run, count, STRIDE)
+}
+
+fn view_by(
+    store: &Store,
+    run: &RunRef,
+    count: Option<u64>,
+    stride: u64,
+) -> Result<OsView, StoreError> {
     let cache = run.directory().starts_with(store.home());
     let mut kept = match cache {
         true => Kept::load(store, run),
         false => Kept::default(),
     };
     let until = count.unwrap_or(u64::MAX);
-    let view = fold(run, until, &mut kept).map_err(|error| run.error(error))?;
+    let view = fold(run, until, stride, &mut kept).map_err(|error| run.error(error))?;
     if cache && kept.changed {
         // It is a cache: where it cannot be written, the next look takes longer.
         drop(kept.store(store, run));
@@ -42,7 +51,7 @@ pub fn os_view(store: &Store, run: &RunRef, count: Option<u64>) -> Result<OsView
     Ok(view)
 }
 
-fn fold(run: &RunRef, until: u64, kept: &mut Kept) -> Result<OsView, Error> {
+fn fold(run: &RunRef, until: u64, stride: u64, kept: &mut Kept) -> Result<OsView, Error> {
     let (mut view, mut reader) = match kept.nearest(run, until)? {
         Some((view, reader)) => (view, reader),
         None => (OsView::default(), Reader::open(run.storage())?),
@@ -54,7 +63,7 @@ fn fold(run: &RunRef, until: u64, kept: &mut Kept) -> Result<OsView, Error> {
         let (seq, hash) = (record.seq, record.hash);
         let taken = view.take_line(record.line());
         taken.map_err(|error| Error::Foreign(format!("record {seq}: {error}")))?;
-        if view.events().is_multiple_of(STRIDE) {
+        if view.events().is_multiple_of(stride) {
             kept.add(seq, hash, &view);
         }
     }
@@ -181,12 +190,19 @@ fn make_private(directory: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{Kept, OsView, RunRef, Store, StoreError, fold, fs, view_by};
     use invigil_journal::{Options, SystemClock};
     use invigil_schema::{
         Event, Origin, ProcessExited, ProcessForked, ProcessRef, ResourceSample, RunId,
     };
     use std::sync::Arc;
+
+    /// Short, so that a test needs few records.
+    const STRIDE: u64 = 64;
+
+    fn os_view(store: &Store, run: &RunRef, count: Option<u64>) -> Result<OsView, StoreError> {
+        view_by(store, run, count, STRIDE)
+    }
 
     /// A store with one run of some more than two strides.
     fn long_run() -> (tempfile::TempDir, Store, RunRef, u64) {
@@ -196,7 +212,7 @@ mod tests {
         let (run, journal) = store
             .create(&run_id, Arc::new(SystemClock), Options::default(), "test")
             .unwrap();
-        let count = 2 * STRIDE + 100;
+        let count = 2 * STRIDE + 10;
         for number in 1..count {
             let process = ProcessRef {
                 pid: number as u32,
@@ -222,14 +238,14 @@ mod tests {
                 .into(),
                 _ => ResourceSample::default().into(),
             };
-            journal.append(Origin::Kernel, &event).unwrap();
+            drop(journal.append(Origin::Kernel, &event).unwrap());
         }
         journal.close().unwrap();
         (directory, store, run, count)
     }
 
     fn plain(run: &RunRef, count: u64) -> OsView {
-        fold(run, count, &mut Kept::default()).unwrap()
+        fold(run, count, STRIDE, &mut Kept::default()).unwrap()
     }
 
     #[test]

@@ -297,9 +297,12 @@ fn is_command_like(text: &str) -> bool {
     text.starts_with(starts) && text.len() <= 500 && !text.contains(['\n', '…'])
 }
 
+/// Verbs, what they claim of a file, and whether nothing may follow it.
+type Form = (&'static [&'static str], fn(String) -> Claimed, bool);
+
 /// `I created src/a.rs and src/b.rs`.
 fn active(words: &[Word<'_>]) -> Vec<Claimed> {
-    let forms: [(&[&str], fn(String) -> Claimed, bool); 4] = [
+    let forms: [Form; 4] = [
         (CREATED, |path| Claimed::Created { path }, false),
         (ADDED, |path| Claimed::Created { path }, true),
         (CHANGED, |path| Claimed::Changed { path }, false),

@@ -77,7 +77,8 @@ impl Claims {
 
     fn make(&mut self, made: Made) {
         // The same words in the last message and in the report of the end are one claim.
-        let again = |other: &Made| other.claim == made.claim && other.said.text == made.said.text;
+        let words = |made: &Made| (made.said.file.clone(), made.said.text.clone());
+        let again = |other: &Made| other.claim == made.claim && words(other) == words(&made);
         if let Some(known) = self
             .made
             .iter_mut()

@@ -30,6 +30,8 @@ struct Rows(BTreeMap<ProcessRef, Numbered>);
 struct Numbered {
     /// Its place among all that were started.
     number: u64,
+    /// A signal has stopped it, whatever becomes of the run.
+    by_signal: bool,
     row: ProcessRow,
 }
 
@@ -67,7 +69,11 @@ impl Processes {
                 program: None,
                 since: seq,
             };
-            Numbered { number, row }
+            Numbered {
+                number,
+                by_signal: false,
+                row,
+            }
         });
     }
 
@@ -129,16 +135,18 @@ impl Processes {
 
     /// One of them is stopped, or goes on.
     pub(super) fn stop_one(&mut self, seq: u64, process: ProcessRef, stopped: bool) {
-        if let Some(Numbered { row, .. }) = self.rows.0.get_mut(&process) {
-            stop(row, seq, stopped);
+        let run_stopped = self.stopped;
+        if let Some(Numbered { by_signal, row, .. }) = self.rows.0.get_mut(&process) {
+            *by_signal = stopped;
+            stop(row, seq, stopped || run_stopped);
         }
     }
 
     /// All of them are stopped, or go on.
     pub(super) fn stop(&mut self, seq: u64, stopped: bool) {
         self.stopped = stopped;
-        for Numbered { row, .. } in self.rows.0.values_mut() {
-            stop(row, seq, stopped);
+        for Numbered { by_signal, row, .. } in self.rows.0.values_mut() {
+            stop(row, seq, stopped || *by_signal);
         }
     }
 

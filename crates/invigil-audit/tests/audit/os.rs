@@ -283,6 +283,30 @@ fn a_pause_stops_every_process() {
 }
 
 #[test]
+fn what_a_signal_has_stopped_stays_stopped_when_the_run_goes_on() {
+    let (signal, stopped) = (Some(19), process(2));
+    let run = Journal::of(Tier::Notify)
+        .forked(1, None)
+        .forked(2, Some(1))
+        .kernel(ProcessStopped {
+            process: stopped,
+            signal,
+        })
+        .runtime(suspended("s", SuspendReason::Pause))
+        .runtime(resumed("s", SuspendReason::Pause));
+    let states = |run: &Journal| -> Vec<ProcessState> {
+        let rows = fold(run).processes.rows;
+        rows.iter().map(|row| row.state).collect()
+    };
+    assert_eq!(
+        states(&run),
+        [ProcessState::Starting, ProcessState::Stopped]
+    );
+    let goes_on = run.kernel(ProcessContinued { process: stopped });
+    assert_eq!(states(&goes_on), [ProcessState::Starting; 2]);
+}
+
+#[test]
 fn child_runs_are_agents_of_their_parent() {
     let parent = Journal::of(Tier::Notify)
         .runtime(child("one"))

@@ -542,12 +542,11 @@ fn only_read(denied: &AccessDenied) -> Option<Asked> {
 }
 
 fn is_hidden(texts: &[Option<&OsText>]) -> bool {
-    let hidden = |text: &&OsText| {
-        text.as_bytes()
-            .windows(HIDDEN.len())
-            .any(|window| window == HIDDEN)
+    let hidden = |text: &OsText| {
+        let mut windows = text.as_bytes().windows(HIDDEN.len());
+        windows.any(|window| window == HIDDEN)
     };
-    texts.iter().flatten().any(|text| hidden(text))
+    texts.iter().flatten().copied().any(hidden)
 }
 
 fn socket(address: &Address) -> Option<SocketAddr> {

@@ -95,6 +95,9 @@ impl Show {
             writeln!(out, "{}", serde_json::json!(summary))?;
             return Ok(0);
         }
+        if let Some(at) = self.at {
+            writeln!(out, "{DIM}as it stood after record {at}{DIM:#}")?;
+        }
         if self.processes {
             view::processes(&mut out, &summary)?;
         }
