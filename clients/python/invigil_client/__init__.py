@@ -131,6 +131,10 @@ class Host:
         """Ends a run."""
         return await self.call("runs.complete", run_id=run_id, outcome={"status": status, **outcome})
 
+    async def task(self, repo, intent, agent, **more):
+        """Begins a task; how it stands. After `coder.subscribe` what becomes of it is in `events`, as `coder.event`."""
+        return await self.call("coder.start", repo=str(repo), intent=intent, agent=agent, **more)
+
     async def trace(self, run_id):
         """All records of a run."""
         records, cursor = [], 0

@@ -46,5 +46,5 @@ pub use looking::{claims, os_view, summary_at};
 pub use names::{MayLookUp, Named, Names, Resolve};
 pub use run::{End, Engine, RunError, RunOutcome, redactor};
 pub use spec::{Input, Leftovers, Output, RunSpec, SHIMS, SpecError};
-pub use tasks::{Attended, TaskError, TaskSpec, TaskView, Tasks};
+pub use tasks::{Attended, TaskError, TaskSpec, TaskView, Tasks, Voice, shell_agent};
 pub use telemetry::{ManyZombies, Refused, ResourceGuard, Sampler, TelemetryError, Thresholds};

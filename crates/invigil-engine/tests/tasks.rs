@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use invigil_engine::contracts::parse;
-use invigil_engine::{Asking, Attended, Cancel, Engine, Output, TaskError, TaskSpec, Tasks};
+use invigil_engine::{Asking, Attended, Cancel, Engine, Output, TaskError, TaskSpec, Tasks, Voice};
 use invigil_journal::{Store, SystemClock};
 use invigil_policy::{Places, profile};
 use invigil_schema::{Event, Mode, TaskId, TaskState};
@@ -56,6 +56,7 @@ fn a_task_can_be_followed_from_any_record_and_is_approved_once() {
         repository: at("repo"),
         intent: "make it new".to_owned(),
         contract: None,
+        agent_id: None,
         agent: ["sh", "-c", "cat >> told; echo new > a"]
             .map(Into::into)
             .to_vec(),
@@ -78,7 +79,7 @@ fn a_task_can_be_followed_from_any_record_and_is_approved_once() {
         tasks.propose(&id, &contract).unwrap().state,
         TaskState::ContractProposed
     );
-    let confirmed = tasks.confirm(&id, None).unwrap();
+    let confirmed = tasks.confirm(&id, None, Voice::Person).unwrap();
     assert_eq!(confirmed.state, TaskState::ContractConfirmed);
     let listen = &mut |event: &Event| heard.push(event.kind().to_owned());
     let view = tasks.work(&id, attended(&cancel, listen)).unwrap();

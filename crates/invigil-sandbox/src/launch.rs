@@ -525,6 +525,7 @@ impl Child<'_> {
         let cpu = limits.cpu.map(|cpu| cpu.as_secs() + CPU_GRACE);
         let all = [
             (libc::RLIMIT_FSIZE, limits.file_size),
+            (libc::RLIMIT_DATA, limits.data),
             (libc::RLIMIT_CPU, cpu),
             (libc::RLIMIT_NPROC, self.prepared.tasks),
             // The kernel would write it where the process stands, and ask nobody.

@@ -23,12 +23,30 @@ pub struct Limits {
     pub processes: Option<u32>,
     /// Bytes of one file. A process that writes more gets `SIGXFSZ` or `EFBIG`, as with `ulimit -f`.
     pub file_size: Option<u64>,
+    /// Bytes of private memory of each process. One that asks for more gets `ENOMEM`, as with `ulimit -d`.
+    pub data: Option<u64>,
 }
 
+/// So few processes need no cgroup.
+const FEW: u64 = 2;
+
 impl Limits {
+    /// The same for a run that needs but one process and shares no memory: a second, which may be about to be refused
+    /// its program, and what the kernel limits for each of the two. To move a process into a cgroup costs several
+    /// milliseconds, and whoever does so waits for everybody else who does.
+    pub fn without_cgroup(self) -> Limits {
+        let each = self.memory.map(|memory| memory / FEW);
+        Limits {
+            memory: None,
+            processes: Some(FEW as u32),
+            data: [self.data, each].into_iter().flatten().min(),
+            ..self
+        }
+    }
+
     /// Whether a cgroup could hold one of them.
     pub(crate) fn want_cgroup(&self) -> bool {
-        self.cpu.is_some() || self.memory.is_some() || self.processes.is_some()
+        self.in_force(None, true).iter().any(wants_cgroup)
     }
 
     /// Each limit, and who sees to it. `counted` says that the observer hears of each birth.
@@ -48,6 +66,7 @@ impl Limits {
             (LimitKind::Memory, self.memory, held(Controller::Memory)),
             (LimitKind::Processes, processes, counting),
             (LimitKind::FileSize, self.file_size, EnforcedBy::Rlimit),
+            (LimitKind::Memory, self.data, EnforcedBy::Rlimit),
         ]
         .into_iter()
         .filter_map(|(what, limit, by)| {
@@ -55,6 +74,16 @@ impl Limits {
             Some(Limited { what, limit, by })
         })
         .collect()
+    }
+}
+
+/// Whether a cgroup would hold it better than anybody else.
+pub(crate) fn wants_cgroup(limited: &Limited) -> bool {
+    match limited.what {
+        LimitKind::Processes => limited.limit > FEW,
+        LimitKind::Cpu | LimitKind::Memory | LimitKind::FileSize => {
+            limited.by != EnforcedBy::Rlimit
+        }
     }
 }
 
@@ -126,6 +155,7 @@ impl Gauges {
         let cgroup = self.cgroup.as_deref();
         match (limited.what, limited.by) {
             (LimitKind::Memory, EnforcedBy::Cgroup) => cgroup?.out_of_memory(),
+            (_, EnforcedBy::Rlimit) => None,
             (LimitKind::Memory, _) => Some(self.census.memory(limited.limit)),
             (LimitKind::Cpu, EnforcedBy::Cgroup) => Some(cgroup?.cpu()?.as_micros() as u64),
             (LimitKind::Cpu, _) => {

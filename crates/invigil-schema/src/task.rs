@@ -79,6 +79,9 @@ pub struct TaskStarted {
     pub worktree: OsText,
     /// The agent's command.
     pub agent: Vec<OsText>,
+    /// Whose it is, if a client of the daemon began it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
     /// How often red checks go back to the agent.
     pub max_rounds: u32,
     /// What the person should know of the repository.
@@ -92,7 +95,7 @@ pub struct TaskContract {
     pub contract: Contract,
     /// Whether a model has written it.
     pub derived: bool,
-    /// Whether a person has agreed.
+    /// Whether a person has agreed, or the client that began the task.
     pub confirmed: bool,
 }
 
@@ -159,7 +162,7 @@ pub struct TaskProposed {
     pub notes: Vec<String>,
 }
 
-/// Data of `task_answered`: what a person said to what was proposed.
+/// Data of `task_answered`: what was said to what was proposed. Only a person approves.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TaskAnswered {
     /// Whether it is to be delivered.

@@ -9,7 +9,7 @@ use invigil_policy::{Places, Source};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::BuiltIn;
+use crate::{BuiltIn, Workshop};
 
 /// Everything that a daemon needs to know.
 pub struct Config {
@@ -29,6 +29,8 @@ pub struct Config {
     pub retention: Retention,
     /// Tools that the daemon itself carries out.
     pub built_in: Option<Arc<dyn BuiltIn>>,
+    /// What tasks need, if there are to be any.
+    pub workshop: Option<Arc<dyn Workshop>>,
     /// What is under way has so long when the daemon goes down.
     pub grace: Duration,
 }
@@ -60,6 +62,8 @@ pub struct Limits {
     pub state_bytes: usize,
     /// Open questions.
     pub questions: usize,
+    /// Tasks that agents work on at a time.
+    pub tasks: usize,
     /// Milliseconds that an action has if it does not say.
     pub action_ms: u64,
     /// Milliseconds that an action can ask for.
@@ -89,6 +93,7 @@ impl Default for Limits {
             entries: 1_024,
             state_bytes: 16 << 20,
             questions: 256,
+            tasks: 16,
             action_ms: 60_000,
             action_ms_most: 24 * 3_600_000,
             question_ms: 600_000,

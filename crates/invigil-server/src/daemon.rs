@@ -25,6 +25,7 @@ use crate::rpc;
 use crate::runs::Registry;
 use crate::session::{Session, lock};
 use crate::signal::Signal;
+use crate::tasks::Bench;
 use crate::{BuiltIn, ServeError, http};
 
 /// Threads that wait for disks and for built-in tools.
@@ -47,6 +48,8 @@ pub(crate) struct Daemon {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) registry: Registry,
     pub(crate) approvals: Approvals,
+    /// Tasks, if there are to be any.
+    pub(crate) bench: Option<Arc<Bench>>,
     /// No more runs and proposals are taken.
     pub(crate) going_down: Signal,
     pub(crate) built_in: Arc<Semaphore>,
@@ -220,6 +223,10 @@ impl Daemon {
             config.retention.clone(),
             Arc::clone(&metrics),
         )?;
+        let bench = config.workshop.clone().map(|workshop| {
+            let bench = Bench::new(workshop, config.limits.tasks, Arc::clone(&metrics));
+            Arc::new(bench)
+        });
         Ok(Arc::new(Daemon {
             policy: Arc::new(policy),
             token: held.token.clone(),
@@ -227,6 +234,7 @@ impl Daemon {
             metrics,
             registry,
             approvals: Approvals::default(),
+            bench,
             going_down: Signal::default(),
             built_in: Arc::new(Semaphore::new(BUILT_IN)),
             built_in_tools: tools_of(config.built_in.as_deref())?,
@@ -305,7 +313,12 @@ impl Daemon {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        drop(tokio::time::timeout(grace, quiet).await);
+        let tasks = async {
+            if let Some(bench) = &self.bench {
+                bench.go_down(grace).await;
+            }
+        };
+        drop(tokio::join!(tokio::time::timeout(grace, quiet), tasks));
         let mut ends = JoinSet::new();
         for run in self.registry.open_runs() {
             ends.spawn(async move { run.end(Termination::Incomplete).await });

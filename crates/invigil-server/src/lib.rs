@@ -3,7 +3,7 @@
 //! `docs/daemon.md` says what is promised, what is durable when, and what was rejected. All of Invigil that is
 //! asynchronous is in this crate; journals are written by blocking threads, each for all who wait.
 //!
-//! - [`serve`] runs a daemon as [`Config`] says; [`BuiltIn`] is the border to tools of its own.
+//! - [`serve`] runs a daemon as [`Config`] says; [`BuiltIn`] is the border to tools of its own, [`Workshop`] that to tasks.
 //! - [`Client`] is the other end, without anything asynchronous.
 
 mod approvals;
@@ -19,11 +19,14 @@ mod http;
 mod methods;
 mod metrics;
 mod peer;
+mod person;
 mod proposal;
 mod rpc;
 mod runs;
 mod session;
 mod signal;
+mod subscription;
+mod tasks;
 pub mod ws;
 
 pub use builtin::{BuiltIn, Cancelled};
@@ -33,6 +36,7 @@ pub use daemon::{Listening, serve};
 pub use error::ServeError;
 pub use home::Places;
 pub use rpc::RpcError;
+pub use tasks::Workshop;
 
 use std::io::{self, Read as _};
 

@@ -60,4 +60,6 @@ metrics! {
     syncs_total: "counter", "Times that a journal was made durable.";
     subscriptions: "gauge", "Subscriptions that are open.";
     questions_open: "gauge", "Questions that wait for a person.";
+    tasks_under_way: "gauge", "Tasks that somebody works on.";
+    tasks_total: "counter", "Tasks that were begun.";
 }

@@ -68,6 +68,18 @@ pub(crate) fn supervises(pids: &[u32], runs: &Path) -> bool {
     })
 }
 
+/// Whether somebody traces one of these processes, as every supervisor does with what it watches.
+pub(crate) fn is_traced(pids: &[u32]) -> bool {
+    let traced = |pid: &u32| {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("TracerPid:"));
+        line.is_some_and(|tracer| tracer.trim() != "0")
+    };
+    pids.iter().any(traced)
+}
+
 /// What the kernel says of a process.
 struct Stat {
     parent: u32,

@@ -128,6 +128,14 @@ impl RpcError {
         RpcError::new(-32008, why)
     }
 
+    /// The same, with a word for programs.
+    pub(crate) fn because(self, reason: &str) -> Self {
+        RpcError {
+            data: Some(json!({ "reason": reason })),
+            ..self
+        }
+    }
+
     pub(crate) fn limit(limit: &str, why: impl std::fmt::Display) -> Self {
         RpcError {
             data: Some(json!({ "limit": limit })),

@@ -38,12 +38,21 @@ pub(crate) struct Session {
     pub(crate) memory: Mutex<Memory>,
     /// Proposals under way, and how to stop them.
     pub(crate) proposals: Mutex<HashMap<String, Arc<Signal>>>,
-    /// Subscriptions, by the id of the run.
-    pub(crate) subscriptions: Mutex<HashMap<String, Arc<Signal>>>,
+    /// Subscriptions, and how to end them.
+    pub(crate) subscriptions: Mutex<HashMap<Followed, Arc<Signal>>>,
     /// Requests to the client that wait for an answer.
     calls: Mutex<HashMap<String, oneshot::Sender<Answer<Box<RawValue>>>>>,
     next_call: AtomicU64,
     pub(crate) requests: AtomicUsize,
+}
+
+/// What a subscription is about.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) enum Followed {
+    /// The run of this id.
+    Run(String),
+    /// The task of this id.
+    Task(String),
 }
 
 /// Who is at the other end.

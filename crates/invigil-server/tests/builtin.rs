@@ -81,6 +81,7 @@ fn built_in_tools_are_tools() {
         limits: Limits::default(),
         retention: Retention::default(),
         built_in: Some(Arc::new(tools)),
+        workshop: None,
         grace: Duration::from_secs(1),
     };
     let (ready, is_ready) = mpsc::channel();

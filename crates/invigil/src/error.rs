@@ -89,6 +89,8 @@ pub(crate) enum CliError {
     Token { path: PathBuf, source: io::Error },
     #[error("the daemon: {0}")]
     Client(#[from] ClientError),
+    #[error("{0} is for questions of runs; this one is of a host of the daemon: leave it out")]
+    OnlyRuns(&'static str),
     #[error("the current directory is gone: {0}; go to another one")]
     NoCwd(#[source] io::Error),
     #[error("cannot write the result to {}: {source}", path.display())]
@@ -188,6 +190,7 @@ impl CliError {
             | CliError::NoDaemon { .. }
             | CliError::Token { .. }
             | CliError::Client(_)
+            | CliError::OnlyRuns(_)
             | CliError::NoCwd(_)
             | CliError::Status { .. }
             | CliError::InStore(_)

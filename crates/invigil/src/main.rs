@@ -5,6 +5,7 @@ mod commands;
 mod describe;
 mod error;
 mod executor;
+mod hosted;
 mod judge;
 mod policies;
 mod proposal;
@@ -19,6 +20,7 @@ mod summary;
 mod terminal;
 mod turn;
 mod ui;
+mod workshop;
 
 use std::process::ExitCode;
 

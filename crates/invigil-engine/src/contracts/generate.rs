@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::control::Control;
 use crate::held::{Bell, hold};
+use crate::jobs::Cancel;
 use crate::run::{End, Engine};
 use crate::spec::{Leftovers, Output, RunSpec};
 
@@ -115,14 +116,14 @@ impl Generator {
         })))
     }
 
-    /// The answer to a prompt.
-    pub fn generate(&mut self, prompt: &str) -> Result<String, GenerateError> {
+    /// The answer to a prompt. Cancelling ends a command; a server is waited for until its time is up.
+    pub fn generate(&mut self, prompt: &str, cancel: &Cancel) -> Result<String, GenerateError> {
         match self {
             Generator::Command {
                 engine,
                 command,
                 timeout,
-            } => by_command(engine, command, *timeout, prompt),
+            } => by_command(engine, command, *timeout, prompt, cancel),
             Generator::Http(http) => http.ask(prompt),
         }
     }
@@ -152,6 +153,7 @@ fn by_command(
     command: &str,
     timeout: Duration,
     prompt: &str,
+    cancel: &Cancel,
 ) -> Result<String, GenerateError> {
     let failed = |why: String| GenerateError::Command(why);
     let pipes = || -> io::Result<_> { Ok((io::pipe()?, io::pipe()?)) };
@@ -173,6 +175,7 @@ fn by_command(
         })
     };
     let (control, over) = (Control::new(), Bell::default());
+    cancel.steers(&control);
     let held = hold(
         engine,
         spec,

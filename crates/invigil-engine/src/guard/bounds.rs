@@ -103,6 +103,7 @@ impl Bounded {
                 .processes
                 .map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
             file_size: budget.file_size,
+            data: None,
         };
         Bounded {
             bounds,

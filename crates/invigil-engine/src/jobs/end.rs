@@ -58,7 +58,8 @@ impl Executor {
             degraded,
         } = ended.worked;
         // A machine that cannot be looked at any more must not keep a job without an end.
-        let after = ended.after.or_else(|| self.snapshot(&job.working_dir).ok());
+        let look = || self.looks.after(&job.working_dir, &self.redactor).ok();
+        let after = ended.after.or_else(look);
         let after = after.unwrap_or_else(|| before.clone());
         let end = JobEnd {
             job_id: job.id.clone(),

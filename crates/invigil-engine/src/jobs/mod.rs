@@ -6,6 +6,7 @@
 mod command;
 mod end;
 mod fit;
+mod looks;
 mod owner;
 mod pipes;
 mod recovery;
@@ -39,8 +40,9 @@ use crate::capabilities::{self, Needs, Plan, Registry, Roots};
 use crate::control::Control;
 use crate::redact::Redactor;
 use crate::run::{Engine, random};
-use crate::telemetry::{ResourceGuard, Sampler, TelemetryError};
+use crate::telemetry::{ResourceGuard, Sampler};
 use end::Ended;
+use looks::Looks;
 use owner::Owner;
 use work::{Ready, Recipes, WorkEnd};
 
@@ -112,7 +114,7 @@ pub struct Executor {
     asking: Asking,
     guard: ResourceGuard,
     limits: JobLimits,
-    sampler: Mutex<Sampler>,
+    looks: Looks,
     recipes: Mutex<Recipes>,
     spares: bool,
     /// Trees that the policies of the user open beyond the working directory.
@@ -220,7 +222,7 @@ impl Executor {
         sampler.load(&engine.store.home().join(Sampler::LAST_READING));
         Ok(Executor {
             redactor: Redactor::new(random().map_err(ExecError::Key)?),
-            sampler: Mutex::new(sampler),
+            looks: Looks::new(sampler),
             recipes: Mutex::default(),
             spares,
             granted: granted(&policies, &places).map_err(wrong)?,
@@ -282,7 +284,7 @@ impl Executor {
                 }
                 _ => None,
             };
-            let before = self.snapshot(&job.working_dir)?;
+            let before = self.looks.before(&job.working_dir, &self.redactor)?;
             self.admit(spec, &before)?;
             let begun = Instant::now();
             self.append(&self.started(&job, &before)?.into())?
@@ -330,7 +332,7 @@ impl Executor {
         let done = ready.carry_out(self, job, needs, &undo);
         self.leave_spare(&done);
         // While the worker dies.
-        let after = self.snapshot(&job.working_dir).ok();
+        let after = self.looks.after(&job.working_dir, &self.redactor).ok();
         Ended {
             worked: done.wait(job),
             after,
@@ -380,17 +382,6 @@ impl Executor {
             .append(Origin::Runtime, &self.redactor.event(event))
     }
 
-    fn snapshot(&self, working_dir: &Path) -> Result<Snapshot, TelemetryError> {
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut snapshot = Snapshot {
-            telemetry: sampler.machine(working_dir)?,
-            processes: sampler.summary()?,
-        };
-        // Whoever asked for the job is told of other processes, and not their secrets.
-        self.redactor.snapshot(&mut snapshot);
-        Ok(snapshot)
-    }
-
     /// What the policy of the user says of the capability as such.
     fn denial(&self, spec: &JobSpec) -> Option<String> {
         let action = Action::Tool {
@@ -429,9 +420,7 @@ impl Drop for Executor {
         let recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
         recipes.values().for_each(|recipe| recipe.close());
         let file = self.engine.store.home().join(Sampler::LAST_READING);
-        let mut sampler = self.sampler.lock().unwrap_or_else(PoisonError::into_inner);
-        // The next process has no figure for the processors then; nothing else depends on it.
-        drop(sampler.save(&file));
+        self.looks.save(&file);
     }
 }
 

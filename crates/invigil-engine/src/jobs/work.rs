@@ -147,6 +147,9 @@ impl Recipe {
         };
         let guard = self.guard.again();
         guard.hold(&mut spec);
+        if !self.key.programs && !self.key.signals {
+            spec.limits = spec.limits.without_cgroup();
+        }
         if self.key.signals {
             spec.confine = None;
         }
@@ -411,6 +414,7 @@ pub(super) fn denial(error: &str, seen: &Seen) -> String {
     }
 }
 
+const SIGABRT: i32 = 6;
 const SIGXFSZ: i32 = 25;
 
 /// Why there is no result.
@@ -435,6 +439,12 @@ fn died(outcome: Option<&Outcome>, words: &str) -> String {
             killed: Some(Killed::ObserverFailed(why) | Killed::SinkFailed(why)),
             ..
         }) => format!("it could not be watched any more: {why}"),
+        Some(Outcome {
+            signal: Some(SIGABRT),
+            ..
+        }) if words.contains("memory allocation of") => {
+            "oom_killed: its limit of memory is reached".to_owned()
+        }
         Some(Outcome {
             signal: Some(SIGXFSZ),
             ..

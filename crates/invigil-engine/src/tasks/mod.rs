@@ -3,6 +3,7 @@
 //! `docs/contracts.md` says what is promised. Everything that happens is in the journal of the task; whoever wants to
 //! follow it reads that from any sequence number on.
 
+mod open;
 mod settings;
 mod verdict;
 mod view;
@@ -16,9 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use invigil_journal::{
-    BlobError, Error as JournalError, Journal, Options, Reader, RunRef, StoreError,
-};
+use invigil_journal::{BlobError, Error as JournalError, Options, Reader, RunRef, StoreError};
 use invigil_policy::{Places, PolicyError, Source};
 use invigil_schema::{
     Contract, Digest, Event, Mode, Origin, OsText, RunId, TaskAnswered, TaskContract, TaskEnded,
@@ -29,11 +28,11 @@ pub use view::TaskView;
 
 use crate::approvals::Asking;
 use crate::capabilities::Failure;
-use crate::contracts::{Problem, validate};
+use crate::contracts::{self, GenerateError, Problem, summary, validate};
 use crate::jobs::Cancel;
-use crate::redact::Redactor;
-use crate::run::{Engine, redactor};
+use crate::run::Engine;
 use crate::spec::Output;
+use open::{Open, keep, put};
 use settings::Settings;
 use worktree::{Own, Repository};
 
@@ -46,6 +45,8 @@ const LARGEST_PATCH: u64 = 64 << 20;
 /// How long whoever works on a task may take to stop.
 const PATIENCE: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
+const UNWANTED: &str = "Somebody did not want it any more.";
+const TOLD_TO_STOP: &str = "Invigil was told to stop while it was worked on.";
 
 /// What is to be done.
 #[derive(Debug, Clone)]
@@ -56,8 +57,10 @@ pub struct TaskSpec {
     pub repository: PathBuf,
     /// What the person wants.
     pub intent: String,
-    /// What "done" means, if a person has said it.
+    /// What "done" means, if whoever wants it has said it.
     pub contract: Option<Contract>,
+    /// Whose it is, if a client of the daemon wants it.
+    pub agent_id: Option<String>,
     /// The agent's command. `{intent}` in its arguments is replaced; without it the intent is on its stdin.
     pub agent: Vec<OsString>,
     /// What the policy means.
@@ -70,6 +73,38 @@ pub struct TaskSpec {
     pub max_rounds: u32,
     /// How long the agent may work in each round.
     pub timeout: Option<Duration>,
+}
+
+/// Who says something about a task: a person, or the client that began it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Voice {
+    /// A person.
+    Person,
+    /// A client of the daemon.
+    Client,
+}
+
+impl Voice {
+    fn origin(self) -> Origin {
+        match self {
+            Voice::Person => Origin::User,
+            Voice::Client => Origin::Client,
+        }
+    }
+}
+
+/// The agent's command as a person writes it, for a shell. `{intent}` is an argument of its own, whatever is in it.
+pub fn shell_agent(text: &str) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = vec!["sh".into(), "-c".into()];
+    match text.contains(work::INTENT) {
+        true => argv.extend([
+            text.replace(work::INTENT, "\"$1\"").into(),
+            "agent".into(),
+            work::INTENT.into(),
+        ]),
+        false => argv.push(text.into()),
+    }
+    argv
 }
 
 /// What surrounds a task while it is worked on.
@@ -243,6 +278,7 @@ impl Tasks {
             base: repository.base.clone(),
             worktree: worktree.clone().into_os_string().into(),
             agent: spec.agent.iter().cloned().map(OsText::from).collect(),
+            agent_id: spec.agent_id.clone(),
             max_rounds: spec.max_rounds,
             notes,
         };
@@ -263,7 +299,11 @@ impl Tasks {
                 derived: false,
                 confirmed: true,
             };
-            open.append(Origin::User, &data.into())?;
+            let voice = match &spec.agent_id {
+                Some(_) => Voice::Client,
+                None => Voice::Person,
+            };
+            open.append(voice.origin(), &data.into())?;
         }
         drop(open);
         self.get(task_id.as_str())
@@ -277,22 +317,53 @@ impl Tasks {
             "a contract is proposed once, at the beginning",
             |view| matches!(view.state, TaskState::Created | TaskState::ContractProposed),
         )?;
-        keep(&open, contract)?;
-        let data = TaskContract {
-            contract: contract.clone(),
-            derived: true,
-            confirmed: false,
-        };
-        open.append(Origin::Runtime, &data.into())?;
+        put(&open, contract)?;
         drop(open);
         self.get(task_id.as_str())
     }
 
-    /// A person agrees with the proposed contract, or with another one in its place.
+    /// Has a contract written, and puts it to the person. The task is over if that is not possible, or not wanted any
+    /// more.
+    pub fn derive(
+        &self,
+        task_id: &TaskId,
+        max_attempts: u32,
+        cancel: &Cancel,
+        generate: &mut dyn FnMut(&str) -> Result<String, GenerateError>,
+    ) -> Result<TaskView, TaskError> {
+        let open = self.open(task_id, "a contract is derived at the beginning", |view| {
+            view.state == TaskState::Created
+        })?;
+        let repository = path_of(&self.get(task_id.as_str())?.repository);
+        let settings = Settings::read(open.directory()).map_err(in_directory(open.directory()))?;
+        let ask = |prompt: &str| match cancel.is_cancelled() {
+            true => Err(GenerateError::Command("it was cancelled".to_owned())),
+            false => generate(prompt),
+        };
+        let about = summary(&repository);
+        let derived = open.attentive(cancel, || {
+            contracts::derive(ask, &settings.intent, &about, max_attempts)
+        });
+        match derived {
+            _ if cancel.is_cancelled() => {
+                self.end(&open, task_id, TaskState::Abandoned, open.stopped(), None)?;
+            }
+            Ok(derived) => put(&open, &derived.contract)?,
+            Err(error) => {
+                let verdict = format!("There is no contract: {error}");
+                self.end(&open, task_id, TaskState::Failed, verdict, None)?;
+            }
+        }
+        drop(open);
+        self.get(task_id.as_str())
+    }
+
+    /// Somebody agrees with the proposed contract, or with another one in its place.
     pub fn confirm(
         &self,
         task_id: &TaskId,
         instead: Option<&Contract>,
+        voice: Voice,
     ) -> Result<TaskView, TaskError> {
         instead.map_or(Ok(()), usable)?;
         let open = self.open(task_id, "there is nothing to confirm", |view| {
@@ -311,7 +382,7 @@ impl Tasks {
             derived: instead.is_none(),
             confirmed: true,
         };
-        open.append(Origin::User, &data.into())?;
+        open.append(voice.origin(), &data.into())?;
         drop(open);
         self.get(task_id.as_str())
     }
@@ -324,12 +395,12 @@ impl Tasks {
         self.carry_on(task_id, open, None, attended)
     }
 
-    /// Sends what was proposed back to the agent, with what the person wants instead.
+    /// Sends what was proposed back to the agent, with what is wanted instead.
     pub fn respond(
         &self,
         task_id: &TaskId,
         text: &str,
-        uid: u32,
+        (voice, uid): (Voice, u32),
         attended: Attended<'_>,
     ) -> Result<TaskView, TaskError> {
         let open = self.open(
@@ -347,7 +418,7 @@ impl Tasks {
             text: Some(text.to_owned()),
             uid,
         };
-        open.append(Origin::User, &answered.into())?;
+        open.append(voice.origin(), &answered.into())?;
         self.carry_on(task_id, open, Some(text), attended)
     }
 
@@ -416,7 +487,7 @@ impl Tasks {
         loop {
             match self.open(task_id, "it is over already", |view| !view.state.is_over()) {
                 Ok(open) => {
-                    let verdict = "Somebody did not want it any more.".to_owned();
+                    let verdict = UNWANTED.to_owned();
                     self.end(&open, task_id, TaskState::Abandoned, verdict, None)?;
                     drop(open);
                     return self.get(task_id.as_str());
@@ -485,6 +556,12 @@ impl Tasks {
                     .collect(),
             }),
         }
+    }
+
+    /// The task of this very id.
+    pub fn view(&self, task_id: &TaskId) -> Result<TaskView, TaskError> {
+        let not_found = || TaskError::NotFound(task_id.to_string());
+        TaskView::read(&self.journal(task_id)?)?.ok_or_else(not_found)
     }
 
     /// Everything about a task from this sequence number on; called again at its end, the reader has what came since.
@@ -557,45 +634,6 @@ impl Tasks {
     fn folder_of(&self, task_id: &TaskId) -> PathBuf {
         self.work.join(task_id.as_str())
     }
-}
-
-/// A task that nobody else works on.
-struct Open {
-    journal_ref: RunRef,
-    journal: Journal,
-    redactor: Redactor,
-}
-
-impl Open {
-    fn new(journal_ref: RunRef, journal: Journal) -> Result<Open, TaskError> {
-        Ok(Open {
-            journal_ref,
-            journal,
-            redactor: redactor().map_err(TaskError::Random)?,
-        })
-    }
-
-    fn directory(&self) -> &Path {
-        self.journal_ref.directory()
-    }
-
-    /// Where Invigil's own repository of the task is, for a git that runs somewhere else.
-    fn own(&self) -> PathBuf {
-        let path = self.directory().join(OWN);
-        std::path::absolute(&path).unwrap_or(path)
-    }
-
-    /// On record, durably.
-    fn append(&self, origin: Origin, event: &Event) -> Result<(), TaskError> {
-        let ticket = self.journal.append(origin, &self.redactor.event(event))?;
-        Ok(ticket.durable()?)
-    }
-}
-
-/// The journal has it without secrets; checks are run with its exact words.
-fn keep(open: &Open, contract: &Contract) -> Result<(), TaskError> {
-    let kept = Settings::keep_contract(open.directory(), contract);
-    kept.map_err(in_directory(open.directory()))
 }
 
 fn usable(contract: &Contract) -> Result<(), TaskError> {

@@ -5,10 +5,11 @@ use invigil_schema::{
     CheckResult, Contract, Event, OsText, Stage, TaskId, TaskProposed, TaskRan, TaskState,
     Timestamp,
 };
+use schemars::JsonSchema;
 use serde::Serialize;
 
 /// A task, as its journal tells it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TaskView {
     /// The task.
     pub task_id: TaskId,
@@ -28,6 +29,9 @@ pub struct TaskView {
     pub worktree: OsText,
     /// The agent's command, without secrets.
     pub agent: Vec<OsText>,
+    /// Whose it is, if a client of the daemon began it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent_id: Option<String>,
     /// How often red checks go back to the agent.
     pub max_rounds: u32,
     /// The round of the agent's work; 0 before the first.
@@ -77,6 +81,7 @@ impl TaskView {
                         base: started.base,
                         worktree: started.worktree,
                         agent: started.agent,
+                        agent_id: started.agent_id,
                         max_rounds: started.max_rounds,
                         round: 0,
                         contract: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use invigil_policy::fence;
 use invigil_schema::{
@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 use super::settings::Settings;
 use super::verdict::{self, Account};
 use super::worktree::{Content, Own, Repository};
-use super::{Attended, CANCEL, Open, TaskError, TaskView, Tasks, in_directory, path_of};
+use super::{Attended, Open, TaskError, TaskView, Tasks, in_directory, path_of};
 use crate::contracts::{Evaluation, all_green, edited_checks};
 use crate::control::Control;
 use crate::guard::Rules;
@@ -27,12 +27,10 @@ use crate::spec::{Leftovers, RunSpec};
 
 /// More than this of a kind is not listed.
 const SHOWN: usize = 64;
-/// Between two looks for somebody who cancels.
-const LOOK: Duration = Duration::from_millis(100);
 /// How a change of times is called when it is refused.
 const TIMES: &str = "file.attributes";
 /// What is replaced by the intent in the agent's arguments.
-const INTENT: &str = "{intent}";
+pub(super) const INTENT: &str = "{intent}";
 
 /// What an approval is bound to.
 pub(super) fn digest(base: &str, commit: &str, patch: &[u8]) -> Digest {
@@ -58,22 +56,9 @@ impl Tasks {
         said: Option<&str>,
         attended: Attended<'_>,
     ) -> Result<TaskView, TaskError> {
-        let over = Bell::default();
-        let cancel = attended.cancel.clone();
-        let file = open.directory().join(CANCEL);
-        let worked = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                while !over.wait(LOOK) {
-                    if file.exists() {
-                        cancel.cancel();
-                    }
-                }
-            });
-            let worked = self
-                .session(task_id, &open, attended)
-                .and_then(|mut session| session.work(said));
-            over.ring();
-            worked
+        let worked = open.attentive(attended.cancel, || {
+            let mut session = self.session(task_id, &open, attended)?;
+            session.work(said)
         });
         if let Err(error) = worked {
             let verdict = format!("The task could not be carried on: {error}");
@@ -188,8 +173,7 @@ impl Session<'_, '_> {
     }
 
     fn abandon(&mut self) -> Result<(), TaskError> {
-        let verdict = "Somebody did not want it any more.".to_owned();
-        self.end(TaskState::Abandoned, verdict)
+        self.end(TaskState::Abandoned, self.open.stopped())
     }
 
     fn end(&mut self, state: TaskState, verdict: String) -> Result<(), TaskError> {

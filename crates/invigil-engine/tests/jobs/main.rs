@@ -260,10 +260,8 @@ fn a_bomb_of_processes_is_stopped() {
         let (result, _) = bench.exec(order);
         assert_eq!(result["state"], "failed");
         assert!(message(&result).contains("processes"), "{result}");
-        assert!(
-            result["spawned"].as_array().unwrap().len() >= 10,
-            "{result}"
-        );
+        // What starts no programs has little use for processes.
+        assert!(result["spawned"].as_array().unwrap().len() < 3, "{result}");
         bench.is_well();
     }
 }

@@ -20,7 +20,7 @@ use crate::api::{Decision, Killed};
 use crate::calls::{Call, NAMESPACES, NEW_TIME, Whose};
 use crate::confine::{Beyond, Confined};
 use crate::launch::{Launched, Prepared};
-use crate::limits::{Gauges, Ledger, Meter};
+use crate::limits::{Gauges, Ledger, Meter, wants_cgroup};
 use crate::paths::Caller;
 use crate::protect::{self, RULE};
 use crate::sys::fs::{self, cstring};
@@ -111,9 +111,7 @@ impl Bounds {
                 hooks.push(hook(name, why_not));
             }
         }
-        let held = self.limits().iter();
-        let held = held.filter(|limited| limited.what != LimitKind::FileSize);
-        if held.count() > 0 {
+        if self.limits().iter().any(wants_cgroup) {
             hooks.push(hook("cgroup", self.no_cgroup.clone()));
         }
         hooks

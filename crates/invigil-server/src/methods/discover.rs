@@ -40,7 +40,8 @@ pub(crate) fn document() -> Value {
         "components": { "schemas": generator.take_definitions(true) },
         "x-requests-to-clients": ["tools.execute"],
         "x-notifications-to-clients": [
-            "tools.cancel", "runs.trace.event", "runs.trace.lagged", "daemon.shutdown",
+            "tools.cancel", "runs.trace.event", "runs.trace.lagged", "coder.event", "coder.lagged",
+            "daemon.shutdown",
         ],
     })
 }

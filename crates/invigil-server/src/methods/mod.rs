@@ -1,7 +1,9 @@
 //! Every method that there is, in one table; each group has a file.
 
 mod approvals;
+mod coder;
 mod discover;
+mod follow;
 mod policies;
 mod proposals;
 mod runs;
@@ -158,6 +160,50 @@ static METHODS: LazyLock<Vec<Method>> = LazyLock::new(|| {
             Aside,
             "Answers a question.",
             approvals::resolve,
+        ),
+        method("coder.start", Aside, "Begins a task.", coder::start),
+        method(
+            "coder.confirm_contract",
+            Aside,
+            "Agrees with a contract, and lets the agent work.",
+            coder::confirm_contract,
+        ),
+        method(
+            "coder.respond",
+            Aside,
+            "Sends what was proposed back to the agent.",
+            coder::respond,
+        ),
+        method(
+            "coder.approve_merge",
+            Aside,
+            "Delivers what was shown to a person, as a branch.",
+            coder::approve_merge,
+        ),
+        method("coder.cancel", Aside, "Ends a task.", coder::cancel),
+        method(
+            "coder.list",
+            Aside,
+            "Lists tasks, newest first.",
+            coder::list,
+        ),
+        method(
+            "coder.get",
+            Aside,
+            "How a task stands, and its patch.",
+            coder::get,
+        ),
+        method(
+            "coder.subscribe",
+            Aside,
+            "Reads the records of a task, and goes on.",
+            follow::subscribe,
+        ),
+        method(
+            "coder.unsubscribe",
+            Aside,
+            "Ends a subscription.",
+            follow::unsubscribe,
         ),
     ]
 });

@@ -1,20 +1,17 @@
-//! Subscriptions: a first page, and then what becomes durable, read from the journal.
+//! Subscriptions to runs: a first page, and then what becomes durable, read from the journal.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::time::timeout;
 
 use super::runs::{PAGE_RECORDS, Trace, read, read_page, seen};
 use super::{OK, Okay};
-use crate::rpc::{self, Answer, RpcError};
+use crate::rpc::{self, Answer};
 use crate::runs::{Run, Status};
-use crate::session::{Session, lock};
-use crate::signal::Signal;
-use crate::ws::Outgoing;
+use crate::session::{Followed, Session};
+use crate::subscription::{Sent, Subscription};
 
 /// Parameters of `runs.subscribe`.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -48,52 +45,33 @@ pub(crate) async fn subscribe(session: Arc<Session>, params: Subscribe) -> Answe
     let Some(run) = seen(&session, &params.run_id) else {
         return Ok(Trace::missing(params.run_id));
     };
-    let id = run.id().to_string();
-    let stop = Arc::new(Signal::default());
-    {
-        let mut subscriptions = lock(&session.subscriptions);
-        let most = session.daemon.config.limits.entries;
-        if subscriptions.len() >= most {
-            let why = format!("{most} subscriptions are open in this session");
-            return Err(RpcError::limit("entries", why));
-        }
-        // Another one for the same run takes the place of the first.
-        if let Some(before) = subscriptions.insert(id.clone(), Arc::clone(&stop)) {
-            before.fire();
-        }
-    }
+    let subscription = Subscription::enter(&session, Followed::Run(run.id().to_string()))?;
     let snapshot = read(&run, params.from.unwrap_or(0), PAGE_RECORDS).await;
     let Ok(Trace::Found { page, .. }) = &snapshot else {
-        lock(&session.subscriptions).remove(&id);
         return snapshot;
     };
     let cursor = page.cursor;
-    tokio::spawn(async move {
-        session.daemon.metrics.subscriptions.add(1);
-        pump(&session, &run, cursor, &stop).await;
-        let mut subscriptions = lock(&session.subscriptions);
-        if subscriptions
-            .get(&id)
-            .is_some_and(|own| Arc::ptr_eq(own, &stop))
-        {
-            subscriptions.remove(&id);
-        }
-        session.daemon.metrics.subscriptions.less();
-    });
+    tokio::spawn(async move { pump(&subscription, &run, cursor).await });
     snapshot
 }
 
 /// Sends what becomes durable, until the run is over or nobody listens.
-async fn pump(session: &Arc<Session>, run: &Arc<Run>, mut cursor: u64, stop: &Signal) {
+async fn pump(subscription: &Subscription, run: &Arc<Run>, mut cursor: u64) {
     let mut standing = run.standing();
-    let patience = Duration::from_millis(session.daemon.config.limits.lag_ms);
+    let lagged = |cursor| {
+        let words = Lagged {
+            run_id: run.id().as_str(),
+            cursor,
+        };
+        async move { subscription.lagged("runs.trace.lagged", &words).await }
+    };
     let (run_id, agent_id) = (run.id().as_str(), run.started.agent_id.as_str());
     loop {
         let now = standing.borrow_and_update().clone();
         let (end, status) = (now.records, now.status());
         while cursor < end {
             let Ok(page) = read_page(run, cursor..end, PAGE_RECORDS).await else {
-                return lagged(session, stop, run_id, cursor).await;
+                return lagged(cursor).await;
             };
             for (record, next) in page.records.iter().zip(&page.cursors) {
                 let event = TraceEvent {
@@ -107,14 +85,10 @@ async fn pump(session: &Arc<Session>, run: &Arc<Run>, mut cursor: u64, stop: &Si
                 let Ok(frame) = rpc::notification("runs.trace.event", &event) else {
                     return;
                 };
-                if stop.is_fired() || session.gone.is_fired() {
-                    return;
-                }
-                let sent = session.outbox.send(Outgoing::Text(frame));
-                match timeout(patience, sent).await {
-                    Ok(Ok(())) => cursor = *next,
-                    Ok(Err(_)) => return,
-                    Err(_) => return lagged(session, stop, run_id, cursor).await,
+                match subscription.send(frame).await {
+                    Sent::Yes => cursor = *next,
+                    Sent::Over => return,
+                    Sent::Late => return lagged(cursor).await,
                 }
             }
             if page.cursor == cursor && page.records.is_empty() {
@@ -127,21 +101,8 @@ async fn pump(session: &Arc<Session>, run: &Arc<Run>, mut cursor: u64, stop: &Si
         }
         tokio::select! {
             changed = standing.changed() => if changed.is_err() { return },
-            () = stop.wait() => return,
-            () = session.gone.wait() => return,
+            () = subscription.over() => return,
         }
-    }
-}
-
-/// Tells a slow one, as soon as it can be told anything.
-async fn lagged(session: &Session, stop: &Signal, run_id: &str, cursor: u64) {
-    let Ok(frame) = rpc::notification("runs.trace.lagged", &Lagged { run_id, cursor }) else {
-        return;
-    };
-    tokio::select! {
-        () = session.send(frame) => {}
-        () = stop.wait() => {}
-        () = session.gone.wait() => {}
     }
 }
 
@@ -154,8 +115,6 @@ pub(crate) struct Unsubscribe {
 }
 
 pub(crate) async fn unsubscribe(session: Arc<Session>, params: Unsubscribe) -> Answer<Okay> {
-    let subscription = lock(&session.subscriptions).remove(&params.run_id);
-    let subscription = subscription.ok_or_else(|| RpcError::not_found("subscription"))?;
-    subscription.fire();
+    Subscription::end(&session, &Followed::Run(params.run_id))?;
     Ok(OK)
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use invigil_engine::contracts::{
     Api, Derived, Evaluation, Generator, all_green, derive, parse, render, summary,
 };
-use invigil_engine::{Asking, Engine};
+use invigil_engine::{Asking, Cancel, Engine};
 use invigil_journal::Store;
 use invigil_schema::{Contract as Agreed, ExitCode, Stage};
 use serde_json::json;
@@ -113,7 +113,7 @@ pub(crate) struct ModelOptions {
 
     /// How often it is asked, if its answers cannot be used
     #[arg(long, value_name = "N", default_value_t = 3)]
-    attempts: u32,
+    pub(crate) attempts: u32,
 
     /// How long an answer may take
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration, default_value = "3m")]
@@ -131,7 +131,7 @@ impl ModelOptions {
         let mut generator = self.generator(engine)?;
         ui::say(format_args!("asking the model for a contract"));
         let ask = |prompt: &str| {
-            let answer = generator.generate(prompt);
+            let answer = generator.generate(prompt, &Cancel::new());
             if let Err(error) = &answer {
                 ui::warning(&ui::harmless(&error.to_string()));
             }
@@ -140,7 +140,8 @@ impl ModelOptions {
         Ok(derive(ask, intent, repository, self.attempts)?)
     }
 
-    fn generator(&self, engine: &Engine) -> Result<Generator, CliError> {
+    /// Who answers, if somebody was named.
+    pub(crate) fn generator(&self, engine: &Engine) -> Result<Generator, CliError> {
         let model = self.model.as_deref().unwrap_or_default();
         let key = |name: &str| env::var(name).ok().filter(|key| !key.is_empty());
         let (api, url, key) = match (&self.model_cmd, &self.openai, &self.anthropic) {

@@ -13,10 +13,12 @@ use invigil_journal::{Store, SystemClock};
 use invigil_server::{BuiltIn, Cancelled, Config, Limits, Listening, Retention};
 use serde_json::{Value, json};
 
+use super::contract::ModelOptions;
 use crate::error::CliError;
 use crate::executor::{WRITER, lasting_executor};
 use crate::policies;
 use crate::ui;
+use crate::workshop::Workshop;
 
 /// Serve agent hosts: they register tools and submit proposals, Invigil gates and records
 #[derive(Debug, clap::Args)]
@@ -57,6 +59,9 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", default_value_t = Limits::default().turns_per_run)]
     turns_per_run: u64,
 
+    #[command(flatten)]
+    model: ModelOptions,
+
     /// Log more; twice for everything
     #[arg(long, short, action = clap::ArgAction::Count)]
     verbose: u8,
@@ -78,9 +83,16 @@ impl Serve {
         recover(store, Arc::new(SystemClock), WRITER, &std::env::temp_dir())?;
         let workspace = std::env::current_dir().map_err(CliError::NoCwd)?;
         let places = policies::places(&workspace);
+        let workshop = Workshop::new(
+            store,
+            self.model,
+            self.profile.clone(),
+            self.policy.clone(),
+            self.ask_timeout,
+        )?;
         let config = Config {
             home: store.home().to_owned(),
-            listen: self.address()?,
+            listen: address(&self.listen)?,
             origins: self.allow_origin,
             policies: policies::gather(self.profile.as_deref(), &self.policy, &places)?,
             places,
@@ -94,20 +106,21 @@ impl Serve {
                 age: self.keep_for,
             },
             built_in: Some(Arc::new(Capabilities::new(store, &self.policy)?)),
+            workshop: Some(Arc::new(workshop)),
             grace: self.grace,
         };
         invigil_server::serve(config, ready)?;
         Ok(0)
     }
+}
 
-    fn address(&self) -> Result<Option<SocketAddr>, CliError> {
-        match self.listen.as_str() {
-            "none" => Ok(None),
-            address => match address.parse() {
-                Ok(address) => Ok(Some(address)),
-                Err(_) => Err(CliError::NotAnAddress(address.to_owned())),
-            },
-        }
+fn address(listen: &str) -> Result<Option<SocketAddr>, CliError> {
+    match listen {
+        "none" => Ok(None),
+        address => match address.parse() {
+            Ok(address) => Ok(Some(address)),
+            Err(_) => Err(CliError::NotAnAddress(address.to_owned())),
+        },
     }
 }
 

@@ -1,14 +1,15 @@
 //! `invigil task`: an agent works in a worktree of its own, the checks decide, and a person approves.
 
 use std::env;
-use std::ffi::OsString;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use invigil_engine::contracts::summary;
-use invigil_engine::{Asking, Attended, Output, TaskSpec, TaskView, Tasks, UserPolicy};
+use invigil_engine::{
+    Asking, Attended, Output, TaskSpec, TaskView, Tasks, UserPolicy, Voice, shell_agent,
+};
 use invigil_journal::Store;
 use invigil_schema::{Event, ExitCode, Mode, TaskId, TaskState};
 
@@ -221,7 +222,8 @@ impl Start {
             repository: repository.clone(),
             intent: self.intent.clone(),
             contract,
-            agent: agent(&self.agent),
+            agent_id: None,
+            agent: shell_agent(&self.agent),
             mode,
             sources,
             places,
@@ -252,7 +254,7 @@ impl Start {
             ui::say(format_args!("proposed contract:"));
             show_contract(&derived.contract);
             match proposal::key("Agree? [y]es, [n]o")? {
-                Some('y') => view = tasks.confirm(&view.task_id, None)?,
+                Some('y') => view = tasks.confirm(&view.task_id, None, Voice::Person)?,
                 Some(_) => {
                     view = tasks.cancel(&view.task_id)?;
                     return self.how.result(&view);
@@ -267,20 +269,6 @@ impl Start {
         let id = view.task_id;
         self.how.attend(tasks, |attended| tasks.work(&id, attended))
     }
-}
-
-/// The agent's command, for the engine: `{intent}` is an argument of its own, whatever is in it.
-fn agent(text: &str) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = vec!["sh".into(), "-c".into()];
-    match text.contains("{intent}") {
-        true => argv.extend([
-            text.replace("{intent}", "\"$1\"").into(),
-            "agent".into(),
-            "{intent}".into(),
-        ]),
-        false => argv.push(text.into()),
-    }
-    argv
 }
 
 fn shown(view: &TaskView) -> String {
@@ -452,7 +440,7 @@ impl Confirm {
     fn execute(self, tasks: &Tasks) -> Result<u8, CliError> {
         let contract = self.contract.as_deref().map(judge::contract).transpose()?;
         let id = tasks.get(&self.task)?.task_id;
-        tasks.confirm(&id, contract.as_ref())?;
+        tasks.confirm(&id, contract.as_ref(), Voice::Person)?;
         self.how.attend(tasks, |attended| tasks.work(&id, attended))
     }
 }
@@ -461,8 +449,9 @@ impl Respond {
     fn execute(self, tasks: &Tasks) -> Result<u8, CliError> {
         let id = tasks.get(&self.task)?.task_id;
         let text = &self.text;
-        self.how
-            .attend(tasks, |attended| tasks.respond(&id, text, uid(), attended))
+        self.how.attend(tasks, |attended| {
+            tasks.respond(&id, text, (Voice::Person, uid()), attended)
+        })
     }
 }
 

@@ -177,9 +177,34 @@ fn a_person_decides_and_nobody_of_the_run_can() {
         assert_eq!(agent.next()["status"], "succeeded");
         assert_eq!(agent.next()["status"], "succeeded", "remembered");
         daemon.wait_for("questions_open", |open| open == 1);
-        let open = operator("approvals.list", json!({}));
-        let id = &open["approvals"][0]["id"];
-        operator("approvals.resolve", json!({ "id": id, "decision": "deny" }));
+        // The same with the command that is there for people.
+        let approvals = |arguments: &[&str]| {
+            let command = [&["approvals"], arguments].concat();
+            let output = world.command(&command).output().unwrap();
+            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+            (
+                output.status.success(),
+                text(&output.stdout),
+                text(&output.stderr),
+            )
+        };
+        let (_, listed, _) = approvals(&["list"]);
+        let has = |word: &str| listed.contains(word);
+        assert!(
+            has(&run) && has("careful") && has("{\"ask\":2}"),
+            "{listed}"
+        );
+        let (_, line, _) = approvals(&["list", &run, "--json"]);
+        let open: Value = serde_json::from_str(&line).unwrap();
+        let id = open["id"].as_str().unwrap();
+        let (done, _, why) = approvals(&["deny", id, "--reason", "no"]);
+        assert!(!done && why.contains("leave it out"), "{why}");
+        let (_, shown, _) = approvals(&["show", &id[..8]]);
+        assert!(shown.contains("action a of other"), "{shown}");
+        let (done, said, why) = approvals(&["deny", &id[..8]]);
+        assert!(done && said.contains("denied"), "{said}{why}");
+        let (done, _, why) = approvals(&["allow", id]);
+        assert!(!done && why.contains("no question"), "{why}");
         let denied = agent.next();
         assert_eq!(
             (&denied["status"], &denied["rejected_by"]),

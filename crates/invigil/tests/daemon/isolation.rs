@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::coder;
 use crate::world::{Host, Reply, World};
 
 /// Every method, with what would touch the run, the session or the proposal of another.
-fn probes(run: &str, session: &str, proposal: &str, question: &str) -> Vec<(&'static str, Value)> {
+fn probes([run, session, proposal, question, task]: [&str; 5]) -> Vec<(&'static str, Value)> {
     let submit = json!({ "id": "q", "source": "t", "actions": [] });
     vec![
         ("session.auth", json!({ "token": null })),
@@ -47,11 +48,30 @@ fn probes(run: &str, session: &str, proposal: &str, question: &str) -> Vec<(&'st
             "approvals.resolve",
             json!({ "id": question, "decision": "allow" }),
         ),
+        ("coder.list", json!({})),
+        ("coder.list", json!({ "cursor": task })),
+        ("coder.list", json!({ "agent_id": "victim" })),
+        ("coder.get", json!({ "task_id": task })),
+        ("coder.get", json!({ "task_id": task, "patch_from": 0 })),
+        ("coder.subscribe", json!({ "task_id": task })),
+        (
+            "coder.subscribe",
+            json!({ "task_id": task, "from_seq": 1_000_000 }),
+        ),
+        ("coder.unsubscribe", json!({ "task_id": task })),
+        ("coder.confirm_contract", json!({ "task_id": task })),
+        ("coder.respond", json!({ "task_id": task, "text": "x" })),
+        ("coder.respond", json!({ "task_id": task, "text": "" })),
+        (
+            "coder.approve_merge",
+            json!({ "task_id": task, "digest": "0".repeat(64) }),
+        ),
+        ("coder.cancel", json!({ "task_id": task })),
     ]
 }
 
 /// The very bytes of an answer, with what was asked for taken out.
-fn bytes(host: &mut Host, method: &str, params: &Value, names: [&str; 4]) -> String {
+fn bytes(host: &mut Host, method: &str, params: &Value, names: [&str; 5]) -> String {
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method, "params": params });
     host.client.send(request.to_string()).unwrap();
     let mut text = host.client.receive_text(Duration::from_secs(10)).unwrap();
@@ -78,6 +98,10 @@ fn others_runs_look_like_none_on_every_method() {
     daemon.wait_for("questions_open", |open| open == 1);
     let open = victim.ok("approvals.list", json!({}));
     let question = open["approvals"][0]["id"].as_str().unwrap().to_owned();
+    let repository = coder::repository(&world);
+    let agent = "sed -i 's/a - b/a + b/' calc";
+    let task = coder::start(&mut victim, coder::wanted(&repository, agent));
+    let before = coder::stands(&mut victim, &task, "needs_approval");
     let journal = world.events(&run).len();
 
     let mut stranger = daemon.host(Some("stranger"));
@@ -86,15 +110,16 @@ fn others_runs_look_like_none_on_every_method() {
         victim.session.as_str(),
         "mine",
         question.as_str(),
+        task.as_str(),
     ];
     let none = [
         "run_00000000000000000000000000000000",
         "client_0",
         "none",
         "ask_0",
+        "task_0",
     ];
-    let probes_there = probes(there[0], there[1], there[2], there[3]);
-    let probes_none = probes(none[0], none[1], none[2], none[3]);
+    let (probes_there, probes_none) = (probes(there), probes(none));
     for ((method, real), (_, made_up)) in probes_there.iter().zip(&probes_none) {
         let real = bytes(&mut stranger, method, real, there);
         let made_up = bytes(&mut stranger, method, made_up, none);
@@ -106,6 +131,7 @@ fn others_runs_look_like_none_on_every_method() {
         "rpc.discover",
         "session.info",
         "runs.start",
+        "coder.start",
         "tools.register",
         "state.set",
     ];
@@ -114,6 +140,7 @@ fn others_runs_look_like_none_on_every_method() {
         assert!(walked || own.contains(&name), "{name} is not walked");
     }
     assert_eq!(world.events(&run).len(), journal, "nothing was changed");
+    assert_eq!(coder::stands(&mut victim, &task, "needs_approval"), before);
     assert_eq!(
         victim.ok("state.get", json!({ "key": "secret" }))["value"],
         1

@@ -7,6 +7,7 @@
 )]
 
 mod approvals;
+mod coder;
 mod hostile;
 mod isolation;
 mod kill;
