@@ -135,3 +135,49 @@ fn pressed(key: &KeyEvent) -> Input {
         _ => return Input::Nothing,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Starts a program on a terminal; what it wrote, and whether the terminal reads lines afterwards.
+    const WATCH: &str = r#"
+import fcntl, os, pty, struct, sys, termios
+pid, fd = pty.fork()
+if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    os.execv(sys.argv[1], sys.argv[1:])
+seen = b""
+try:
+    while piece := os.read(fd, 65536):
+        seen += piece
+except OSError:
+    pass
+taken, given, said = (seen.find(text) for text in (b"\x1b[?1049h", b"\x1b[?1049l", b"on purpose"))
+assert 0 <= taken < given < said, seen
+assert termios.tcgetattr(fd)[3] & termios.ICANON
+os.waitpid(pid, 0)
+"#;
+
+    #[test]
+    #[ignore = "the test below starts it on a terminal"]
+    fn panics() {
+        let _screen = Screen::enter().unwrap();
+        panic!("on purpose");
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back_and_is_read_then() {
+        let output = Command::new("python3")
+            .args(["-c", WATCH])
+            .arg(std::env::current_exe().unwrap())
+            .args(["--ignored", "--exact", "--nocapture"])
+            .arg("replay::screen::tests::panics")
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+    }
+}

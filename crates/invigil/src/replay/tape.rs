@@ -94,12 +94,11 @@ impl Tape {
     pub(super) fn count(&self) -> u64 {
         let known = self.reading.known();
         let read = known.marks.len() as u64;
-        let seen = match known.whole {
-            true => read,
-            false => self.count.max(read),
-        };
+        if known.whole {
+            return read;
+        }
         let good = self.damage.as_ref().map_or(u64::MAX, |(seq, _)| *seq);
-        seen.min(good.max(read))
+        self.count.min(good).max(read)
     }
 
     /// How many were read and checked.
@@ -126,10 +125,16 @@ impl Tape {
         self.reading.known().version
     }
 
-    /// What is wrong behind the last good record.
+    /// What is wrong behind the last good record. What a single look has met may be an end that was being written; the
+    /// thread that reads knows better as soon as it is there.
     pub(super) fn damage(&self) -> Option<String> {
-        let found = self.reading.known().damage.clone();
-        found.or_else(|| self.damage.as_ref().map(|(_, text)| text.clone()))
+        let known = self.reading.known();
+        if known.whole || known.damage.is_some() {
+            return known.damage.clone();
+        }
+        let read = known.marks.len() as u64;
+        let ahead = self.damage.as_ref().filter(|(seq, _)| *seq >= read);
+        ahead.map(|(_, text)| text.clone())
     }
 
     pub(super) fn timeline(&self) -> Option<TimelineDoc> {
