@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Run(run::Run),
+    Run(Box<run::Run>),
     Runs(runs::Runs),
     Show(show::Show),
     Replay(replay::Replay),
