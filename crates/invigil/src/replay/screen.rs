@@ -1,8 +1,8 @@
 //! The terminal: taken over, and given back as it was, after an error, a panic or a signal too.
 
 use std::io::{self, BufWriter, Stdout, Write as _, stdout};
-use std::panic;
 use std::time::Duration;
+use std::{panic, process, thread};
 
 use ratatui::Frame;
 use ratatui::Terminal;
@@ -12,6 +12,7 @@ use ratatui::crossterm::terminal::{
     Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::crossterm::{cursor, execute};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Signal, kill_current_process_group};
 
 use super::model::Key;
@@ -43,6 +44,9 @@ impl Screen {
             before(info);
         }));
         let screen = Screen { terminal: blank()? };
+        thread::Builder::new()
+            .name("hang-up".into())
+            .spawn(leave_with_the_terminal)?;
         take_over()?;
         Ok(screen)
     }
@@ -75,6 +79,20 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
+    }
+}
+
+/// Whoever reads events from a terminal that is gone reads nothing, again and again, and never comes back to look at
+/// signals; and not everybody who is started on a terminal gets one. There is nothing to give back then.
+fn leave_with_the_terminal() {
+    const HUNG_UP: i32 = 129;
+    let out = stdout();
+    let mut fds = [PollFd::new(&out, PollFlags::empty())];
+    loop {
+        match poll(&mut fds, None) {
+            Err(rustix::io::Errno::INTR) => {}
+            _ => process::exit(HUNG_UP),
+        }
     }
 }
 

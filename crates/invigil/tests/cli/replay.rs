@@ -203,6 +203,15 @@ fn signals_give_the_terminal_back() {
 }
 
 #[test]
+fn it_ends_with_its_terminal() {
+    for invigil in Invigil::everyone() {
+        invigil.expect(0, &["run", "-q", "--run-id", "one", "--", "true"]);
+        let person = "sees('timeline'); os.close(fd); fd = None; end()";
+        assert_eq!(look(&invigil, &["one"], person), "exit 129");
+    }
+}
+
+#[test]
 fn a_shell_can_put_it_aside() {
     let invigil = Invigil::new();
     invigil.expect(0, &["run", "-q", "--run-id", "one", "--", "true"]);
