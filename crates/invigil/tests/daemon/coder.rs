@@ -578,7 +578,7 @@ fn tasks_of_others_and_of_the_command_line_are_for_persons() {
         rows.map(|row| row["task_id"].as_str().unwrap().to_owned())
             .collect()
     };
-    assert_eq!(names(&mut one, json!({})), [task.clone()]);
+    assert_eq!(names(&mut one, json!({})), [task.as_str()]);
     assert_eq!(names(&mut other, json!({})), Vec::<String>::new());
     assert_eq!(
         names(&mut operator, json!({})),
@@ -586,13 +586,13 @@ fn tasks_of_others_and_of_the_command_line_are_for_persons() {
     );
     assert_eq!(
         names(&mut operator, json!({ "agent_id": "one" })),
-        [task.clone()]
+        [task.as_str()]
     );
     let first = operator.ok("coder.list", json!({ "limit": 1 }));
     assert_eq!(first["cursor"], "mine");
     assert_eq!(
         names(&mut operator, json!({ "limit": 1, "cursor": "mine" })),
-        [task.clone()]
+        [task.as_str()]
     );
     // The command line and the daemon see one another's work.
     let mut events = follow(&mut operator, "mine", 0, "task_proposed");
