@@ -189,8 +189,9 @@ impl Children {
     pub(super) fn taken(&self, budget: BudgetKind) -> u64 {
         let open = self.open.iter().flat_map(|child| &child.reserved);
         let reserved = open.filter(|share| share.budget == budget);
-        let reserved: u64 = reserved.map(|share| share.amount).sum();
-        reserved + self.spent.get(&budget).copied().unwrap_or(0)
+        let spent = self.spent.get(&budget).copied().unwrap_or(0);
+        // What agents report of themselves may be any number.
+        reserved.fold(spent, |sum, share| sum.saturating_add(share.amount))
     }
 
     /// Checks whether a run may be started and what it gets. Nothing has happened yet.
@@ -242,6 +243,7 @@ impl Children {
             asking: parent.asking.clone(),
             rules,
             offspring: parent.offspring,
+            fuse: parent.fuse.clone(),
             ..RunSpec::new(words.map(|word| OsString::from_vec(word.as_bytes().to_vec())))
         };
         let run_id = spec.validate().map_err(|error| error.to_string())?;
@@ -365,7 +367,8 @@ impl Children {
             };
             let used = child.helm.get().map(Helm::used).unwrap_or_default();
             for share in &used {
-                *self.spent.entry(share.budget).or_default() += share.amount;
+                let spent = self.spent.entry(share.budget).or_default();
+                *spent = spent.saturating_add(share.amount);
             }
             let finished = match end {
                 Some(End::Finished(finished)) => Some(finished),

@@ -29,8 +29,11 @@ impl Gauge {
 
     /// Adds to it; how much it is now, if that is too much.
     fn add(&self, amount: u64) -> Option<(u64, u64)> {
-        let before = self.used.fetch_add(amount, Ordering::Relaxed);
-        let used = before.saturating_add(amount);
+        let add = |used: u64| Some(used.saturating_add(amount));
+        let before = self
+            .used
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        let used = before.unwrap_or_else(|used| used).saturating_add(amount);
         self.most
             .filter(|most| used > *most)
             .map(|most| (most, used))

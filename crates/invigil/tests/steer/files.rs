@@ -208,3 +208,22 @@ fn there_must_be_something_to_go_back_to() {
     assert!(said.contains("no checkpoint yet"), "{said}");
     assert_eq!(world.event("none", "order_ended")["done"], false);
 }
+
+#[test]
+fn a_link_in_the_place_of_the_workspace_is_no_way_out() {
+    for world in World::everyone() {
+        world.shell("mkdir w outside; echo evil > w/f; echo dear > outside/precious");
+        world.expect(
+            0,
+            &["run", "-q", "--run-id", "kid", "--cwd", "w", "--", "true"],
+        );
+        world.expect(0, &["checkpoint", "kid"]);
+        world.shell("mv w w2; ln -s outside w");
+        let (said, _) = world.expect(1, &["rollback", "kid"]);
+        assert!(said.contains("symbolic link"), "{said}");
+        world.shell("test -e outside/precious && test ! -e outside/f");
+        world.shell("rm w; mv w2 w; rm w/f");
+        world.expect(0, &["rollback", "kid"]);
+        world.shell("test -e w/f");
+    }
+}

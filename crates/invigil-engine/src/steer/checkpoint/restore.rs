@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use rustix::fs::{AtFlags, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 
 use super::repository::{Entries, Kept, Kind, Line, Objects};
+use super::tree::held;
 use crate::capabilities::{Place, Roots};
 
 /// What a file is called while it is written.
@@ -33,8 +34,10 @@ pub(super) fn restore(
     wanted: &Entries,
     objects: Objects,
 ) -> io::Result<Restored> {
+    let held = held(workspace)?;
+    let held_at = format!("/proc/self/fd/{}", held.as_raw_fd());
     let mut restorer = Restorer {
-        roots: Roots::open(workspace, &[])?,
+        roots: Roots::open(Path::new(&held_at), &[])?,
         present,
         objects,
         done: Restored::default(),

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use invigil_schema::{LeftOut, OsText};
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, openat2};
 
 use super::repository::{Import, Kind, Line};
 use super::{CheckpointError, LISTED};
@@ -30,6 +30,13 @@ pub(super) struct Listed {
     pub(super) left_out_count: u64,
 }
 
+/// The directory itself, without a link on the way: a run that may rename it could have put one there.
+pub(super) fn held(workspace: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    Ok(openat2(CWD, workspace, flags, Mode::empty(), resolve)?)
+}
+
 impl Listed {
     /// Reads everything below the workspace into objects. Times and sizes can be made up, so nothing is taken for
     /// unchanged.
@@ -43,9 +50,7 @@ impl Listed {
             workspace: workspace.to_owned(),
             source,
         };
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let root = rustix::fs::openat(CWD, workspace, flags, Mode::empty());
-        let root = root.map_err(|error| unreadable(error.into()))?;
+        let root = held(workspace).map_err(unreadable)?;
         let device = rustix::fs::fstat(&root).map_err(|error| unreadable(error.into()))?;
         let mut reading = Reading {
             listed: Listed::default(),

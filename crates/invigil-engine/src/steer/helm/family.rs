@@ -16,6 +16,9 @@ use crate::control::Control;
 use crate::steer::children::{self, Birth, Child, ChildNews, ChildSpec};
 use crate::steer::request::Reply;
 
+/// So many runs can be asked for before the first of them is started. Each holds a descriptor.
+const BIRTHS: usize = 16;
+
 impl Inner {
     /// A process of the run wants a run of its own. It is started when this thread comes to it.
     pub(super) fn conceive(
@@ -39,7 +42,15 @@ impl Inner {
                     process,
                     stream,
                 };
-                self.state().births.push(birth);
+                let mut state = self.state();
+                if state.births.len() >= BIRTHS {
+                    drop(state);
+                    let why = "too many runs are asked for at once: try again";
+                    birth.tell(&ChildNews::Error(why.to_owned()));
+                    return None;
+                }
+                state.births.push(birth);
+                drop(state);
                 self.wake();
             }
             Err(error) => children::tell(to, &ChildNews::Error(error.to_string())),
@@ -49,7 +60,13 @@ impl Inner {
 
     /// Starts the runs that were asked for, each on the record first.
     pub(super) fn bear(&self, helm: &Helm) {
-        let births = std::mem::take(&mut self.state().births);
+        let mut state = self.state();
+        // Nothing is born in a run that stands still.
+        if state.suspended.is_some() {
+            return;
+        }
+        let births = std::mem::take(&mut state.births);
+        drop(state);
         for birth in births {
             if let Err(why) = self.start_child(&birth, helm) {
                 let process = Some(birth.process);

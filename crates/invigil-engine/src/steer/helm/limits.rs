@@ -43,7 +43,7 @@ impl Inner {
             if taken == 0 && budget != BudgetKind::Disk {
                 continue;
             }
-            let used = self.spent(budget) + taken;
+            let used = self.spent(budget).saturating_add(taken);
             if used > limit {
                 let exceeded = BudgetExceeded {
                     budget,
@@ -93,7 +93,7 @@ impl Inner {
     pub(super) fn left(&self) -> Left {
         let children = lock(&self.children);
         let left = |(budget, limit): (BudgetKind, u64)| {
-            let taken = self.spent(budget) + children.taken(budget);
+            let taken = self.spent(budget).saturating_add(children.taken(budget));
             (budget, limit.saturating_sub(taken))
         };
         amounts(&self.budget).into_iter().map(left).collect()

@@ -245,7 +245,8 @@ impl Helm {
         let limits = amounts(&inner.budget).into_keys();
         let limits = limits.filter(|budget| is_used_up(*budget));
         let share = |budget| {
-            let amount = inner.spent(budget) + lock(&inner.children).taken(budget);
+            let taken = lock(&inner.children).taken(budget);
+            let amount = inner.spent(budget).saturating_add(taken);
             BudgetShare { budget, amount }
         };
         limits.map(share).collect()
