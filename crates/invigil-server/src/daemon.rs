@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::home::Held;
 use crate::metrics::Metrics;
 use crate::peer::Peer;
+use crate::person::Hosts;
 use crate::proposal::{Tool, ToolInfo};
 use crate::rpc;
 use crate::runs::Registry;
@@ -50,6 +51,8 @@ pub(crate) struct Daemon {
     pub(crate) approvals: Approvals,
     /// Tasks, if there are to be any.
     pub(crate) bench: Option<Arc<Bench>>,
+    /// Who has begun tasks.
+    pub(crate) hosts: Hosts,
     /// No more runs and proposals are taken.
     pub(crate) going_down: Signal,
     pub(crate) built_in: Arc<Semaphore>,
@@ -235,6 +238,7 @@ impl Daemon {
             registry,
             approvals: Approvals::default(),
             bench,
+            hosts: Hosts::default(),
             going_down: Signal::default(),
             built_in: Arc::new(Semaphore::new(BUILT_IN)),
             built_in_tools: tools_of(config.built_in.as_deref())?,

@@ -80,11 +80,17 @@ pub(crate) fn is_traced(pids: &[u32]) -> bool {
     pids.iter().any(traced)
 }
 
+/// One process, whoever has its number later: its pid and when it was started.
+pub(crate) fn identity(pid: u32) -> Option<(u32, u64)> {
+    Stat::of(pid).map(|stat| (pid, stat.start))
+}
+
 /// What the kernel says of a process.
 struct Stat {
     parent: u32,
     session: u32,
     terminal: bool,
+    start: u64,
 }
 
 impl Stat {
@@ -97,10 +103,13 @@ impl Stat {
         let parent = rest.next()?.parse().ok()?;
         let session = rest.nth(1)?.parse().ok()?;
         let terminal = rest.next()?.parse::<i64>().ok()? != 0;
+        // The 22nd field; the terminal is the 7th.
+        let start = rest.nth(14)?.parse().ok()?;
         Some(Stat {
             parent,
             session,
             terminal,
+            start,
         })
     }
 }

@@ -1,10 +1,30 @@
 //! Whether a person is at the other end of a connection, and no process that somebody watches.
 
 use std::collections::HashSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use crate::peer::{self, Peer};
-use crate::session::Session;
+use crate::session::{Session, lock};
+
+/// The processes that have begun tasks, for as long as they live.
+#[derive(Default)]
+pub(crate) struct Hosts(Mutex<HashSet<(u32, u64)>>);
+
+impl Hosts {
+    /// Remembers who is at the other end. Blocks. Who cannot be found there is of another user, and no person here.
+    pub(crate) fn add(&self, peer: Peer) {
+        let found = peer.processes().unwrap_or_default();
+        let mut hosts = lock(&self.0);
+        hosts.retain(|host| peer::identity(host.0) == Some(*host));
+        hosts.extend(found.into_iter().filter_map(peer::identity));
+    }
+
+    fn has_one_of(&self, pids: &[u32]) -> bool {
+        let hosts = lock(&self.0);
+        let mut pids = pids.iter().filter_map(|pid| peer::identity(*pid));
+        pids.any(|process| hosts.contains(&process))
+    }
+}
 
 /// The process of the person at the other end, or why there is none.
 pub(crate) async fn person(session: &Arc<Session>) -> Result<u32, String> {
@@ -37,6 +57,12 @@ fn look(session: &Session) -> Result<u32, String> {
     }
     if line.iter().any(|pid| accused.contains(pid)) {
         return Err("a process of a run cannot answer".to_owned());
+    }
+    // Whoever wants a task is no judge of it, on another connection neither.
+    if !operator && session.daemon.hosts.has_one_of(&line) {
+        return Err(
+            "whoever has begun a task cannot answer without the operator's token".to_owned(),
+        );
     }
     let runs = session.daemon.config.home.join("runs");
     if peer::supervises(&line, &runs) || peer::is_traced(&line) {

@@ -314,6 +314,11 @@ pub(crate) async fn start(session: Arc<Session>, params: StartParams) -> Answer<
         tokio::task::spawn_blocking(move || params.spec(&bench, agent_id))
     };
     let spec = spec.await.map_err(RpcError::internal)??;
+    let known = {
+        let session = Arc::clone(&session);
+        tokio::task::spawn_blocking(move || session.daemon.hosts.add(session.peer))
+    };
+    known.await.map_err(RpcError::internal)?;
     let view = with(bench, move |bench| bench.workshop.tasks().start(&spec)).await?;
     session.daemon.metrics.tasks_total.add(1);
     // How it goes on is in its events.

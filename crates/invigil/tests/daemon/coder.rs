@@ -4,7 +4,6 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use invigil_server::{Client, Endpoint};
 use serde_json::{Value, json};
 
 use crate::world::{Daemon, Host, PATIENCE, World};
@@ -17,7 +16,7 @@ printf '#!/bin/sh\ngrep -q "a + b" calc\n' > try.sh
 echo hello > README
 git add . && git -c user.name=A -c user.email=a@example.com commit -qm first
 "#;
-const SOLVES: &str = "sed -i 's/a - b/a + b/' calc";
+pub(crate) const SOLVES: &str = "sed -i 's/a - b/a + b/' calc";
 
 fn contract() -> Value {
     json!({ "description": "it adds", "checks": [
@@ -68,7 +67,7 @@ pub(crate) fn stands(host: &mut Host, task: &str, state: &str) -> Value {
     }
 }
 
-fn digest(view: &Value) -> String {
+pub(crate) fn digest(view: &Value) -> String {
     view["proposed"]["digest"].as_str().unwrap().to_owned()
 }
 
@@ -462,86 +461,6 @@ fn a_restart_keeps_what_waits_and_ends_what_was_under_way() {
         clean(&world, &repository, &merged, &format!("invigil/{waits}"));
         clean(&world, &repository, &ended, &format!("invigil/{waits}"));
         clean(&world, &repository, &gone, &format!("invigil/{waits}"));
-    }
-}
-
-/// No test: an agent that has the operator's token, and tries to approve a task.
-#[test]
-#[ignore = "started by another one"]
-fn the_approver() {
-    let Ok(address) = std::env::var("INVIGIL_TEST_ADDRESS") else {
-        return;
-    };
-    let mut host = Host::new(Client::connect(&Endpoint::Tcp(address)).unwrap());
-    let token = std::env::var("INVIGIL_TEST_OPERATOR").unwrap();
-    host.ok("session.auth", json!({ "token": token }));
-    let params: Value =
-        serde_json::from_str(&std::env::var("INVIGIL_TEST_PARAMS").unwrap()).unwrap();
-    let mut said = Vec::new();
-    for method in ["coder.approve_merge", "coder.respond", "coder.cancel"] {
-        let mut params = params.clone();
-        match method {
-            "coder.approve_merge" => {}
-            "coder.respond" => params = json!({ "task_id": params["task_id"], "text": "x" }),
-            _ => params = json!({ "task_id": params["task_id"] }),
-        }
-        said.push(match host.call(method, params) {
-            Ok(_) => format!("{method} done"),
-            Err(error) => format!("{method} {error}"),
-        });
-    }
-    let to = std::env::var("INVIGIL_TEST_SAYS").unwrap();
-    fs::write(to, said.join("\n") + "\n").unwrap();
-}
-
-#[test]
-fn no_process_of_a_task_can_approve() {
-    for world in World::everyone() {
-        let repository = repository(&world);
-        let daemon = world.serve(&[]);
-        let mut host = daemon.host(Some("a"));
-        let task = start(&mut host, wanted(&repository, SOLVES));
-        let view = stands(&mut host, &task, "needs_approval");
-        let approve = json!({ "task_id": task, "digest": digest(&view) });
-        // Everybody can run it, wherever it was built.
-        let program = world.path("approver");
-        fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        let set = format!(
-            "export INVIGIL_TEST_ADDRESS={} INVIGIL_TEST_OPERATOR={} INVIGIL_TEST_PARAMS='{approve}'",
-            daemon.address,
-            daemon.token("operator-token"),
-        );
-        let run = format!(
-            "{} --exact coder::the_approver --ignored",
-            program.display()
-        );
-        let agent = format!(
-            "{set}; INVIGIL_TEST_SAYS=said {run}; INVIGIL_TEST_SAYS=left setsid -f sh -c 'sleep 1; {run}'; \
-             while ! test -s left; do sleep 0.1; done; {SOLVES}"
-        );
-        let other = start(&mut host, wanted(&repository, &agent));
-        let tried = stands(&mut host, &other, "needs_approval");
-        let worktree = PathBuf::from(tried["worktree"].as_str().unwrap());
-        for name in ["said", "left"] {
-            let said = fs::read_to_string(worktree.join(name)).unwrap();
-            assert_eq!(said.matches("(-32002)").count(), 3, "{said}");
-            assert!(
-                said.contains("that the daemon has started cannot answer"),
-                "{said}"
-            );
-        }
-        assert_eq!(stands(&mut host, &task, "needs_approval"), view);
-        // The command line in the place of the agent finds no store.
-        let rpc = format!(
-            "{} rpc --operator coder.approve_merge '{approve}' > said 2>&1; {SOLVES}",
-            env!("CARGO_BIN_EXE_invigil")
-        );
-        let third = start(&mut host, wanted(&repository, &rpc));
-        stands(&mut host, &third, "needs_approval");
-        assert_eq!(stands(&mut host, &task, "needs_approval"), view);
-        for task in [&other, &third, &task] {
-            host.ok("coder.cancel", json!({ "task_id": task }));
-        }
     }
 }
 

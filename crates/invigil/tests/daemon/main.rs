@@ -7,6 +7,7 @@
 )]
 
 mod approvals;
+mod approvers;
 mod coder;
 mod hostile;
 mod isolation;
