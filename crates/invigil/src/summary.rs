@@ -11,7 +11,7 @@ use invigil_journal::RunRef;
 use invigil_schema::NetOpKind;
 
 use crate::describe::{ended, name, text};
-use crate::ui::{self, BAD, BOLD, DIM, GOOD, WARN};
+use crate::ui::{self, BAD, BOLD, DIM, GOOD, WARN, plural};
 
 /// How many lines a part may take where one look must be enough.
 const FEW: usize = 6;
@@ -337,10 +337,6 @@ fn more(out: &mut impl Write, all: usize, what: &str, flag: &str) -> io::Result<
         None | Some(0) => Ok(()),
         Some(hidden) => writeln!(out, "           {DIM}… {hidden} more {what}: {flag}{DIM:#}"),
     }
-}
-
-fn plural(count: u64, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }
 
 pub(crate) fn bytes(bytes: u64) -> String {

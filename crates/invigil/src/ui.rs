@@ -64,6 +64,11 @@ fn hides(c: char) -> bool {
     c.is_control() || formats || c.is_whitespace() && c != ' '
 }
 
+/// `1 file`, `2 files`.
+pub(crate) fn plural(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// Text of others, without anything that could steer a terminal.
 pub(crate) fn harmless(text: &str) -> String {
     let escape = |c: char| match hides(c) {

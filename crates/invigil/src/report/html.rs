@@ -5,6 +5,9 @@ use crate::ui;
 /// A single text is not longer than this, in characters.
 const LONGEST: usize = 2000;
 
+/// So much of a foldable text is always shown.
+const BEGINNING: usize = 160;
+
 /// A page in the making.
 #[derive(Debug, Default)]
 pub(super) struct Html(String);
@@ -55,6 +58,28 @@ impl Html {
     pub(super) fn cell(&mut self, heading: &'static str, text: &str) -> &mut Self {
         self.raw("<td data-label=\"").raw(heading).raw("\">");
         self.text(text).raw("</td>")
+    }
+
+    /// The same, in the colour of a class of the page's style.
+    pub(super) fn coloured(
+        &mut self,
+        heading: &'static str,
+        class: &'static str,
+        text: &str,
+    ) -> &mut Self {
+        self.raw("<td data-label=\"").raw(heading);
+        self.raw("\" class=\"").raw(class).raw("\">");
+        self.text(text).raw("</td>")
+    }
+
+    /// A text of which only the beginning is in the way. The rest is a click away, and found by a search.
+    pub(super) fn foldable(&mut self, text: &str) -> &mut Self {
+        let beginning = ui::shorten(text, BEGINNING);
+        if beginning == text {
+            return self.text(text);
+        }
+        self.raw("<details><summary>").text(&beginning);
+        self.raw("</summary>").text(text).raw("</details>")
     }
 
     /// A table whose rows take at most so many bytes. How many were left out.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anstream::adapter::strip_str;
-use invigil_audit::{ClaimsDoc, Coverage, FileChange, HealthDoc, ProcessNode, SummaryDoc};
+use invigil_audit::{ClaimsDoc, Coverage, FileChange, Finding, HealthDoc, ProcessNode, SummaryDoc};
 
 use super::gather::{Entry, Gathered, Kept};
 use super::html::Html;
@@ -37,6 +37,7 @@ const CONTENTS: [(&str, &str); 10] = [
 
 pub(super) fn all(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
     let (summary, health, timeline) = gathered.documents();
+    let said = gathered.claims();
     html.raw("<header><p class=\"soft\">Invigil: what a run did, seen from outside</p><h1>");
     html.text(frame.run_id).raw("</h1>\n");
     if let Some(damage) = frame.damage {
@@ -57,7 +58,7 @@ pub(super) fn all(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
         html.raw("<section id=\"").raw(id).raw("\"><h2>").raw(title);
         html.raw("</h2>\n");
         match id {
-            "summary" => overview(html, &summary, frame),
+            "summary" => overview(html, &summary, &said, gathered, frame),
             "timeline" => {
                 html.raw("<p class=\"soft\">").number(timeline.records());
                 html.raw(" records by time and by who vouches for them. Heights go by orders of magnitude.</p>\n");
@@ -68,7 +69,7 @@ pub(super) fn all(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
             "network" => network(html, &summary, frame),
             "decisions" => decisions(html, gathered, frame),
             "checks" => checks(html, gathered, frame),
-            "claims" => claims(html, &gathered.claims(), &health, frame),
+            "claims" => claims(html, &said, &health, frame),
             "health" => health_of(html, &health, gathered, frame),
             _ => verify(html, frame),
         }
@@ -77,7 +78,13 @@ pub(super) fn all(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
     html.raw("</main>\n");
 }
 
-fn overview(html: &mut Html, summary: &SummaryDoc, frame: &Frame<'_>) {
+fn overview(
+    html: &mut Html,
+    summary: &SummaryDoc,
+    said: &ClaimsDoc,
+    gathered: &Gathered,
+    frame: &Frame<'_>,
+) {
     let (verdict, class) = match (&summary.finished, &summary.failed) {
         (Some(finished), _) => (
             strip_str(&ended(finished)).to_string(),
@@ -106,18 +113,29 @@ fn overview(html: &mut Html, summary: &SummaryDoc, frame: &Frame<'_>) {
     );
     let counts = &summary.counts;
     say("records", &counts.facts.to_string());
-    let (processes, execs) = (counts.processes, counts.execs);
-    say("ran", &format!("{processes} processes, {execs} programs"));
+    let processes = ui::plural(counts.processes, "process", "processes");
+    let programs = ui::plural(counts.execs, "program", "programs");
+    say("ran", &format!("{processes}, {programs}"));
     let changed: usize = summary
         .files
         .iter()
         .map(|directory| directory.files.len())
         .sum();
-    say("changed", &format!("{changed} files"));
-    say("network", &format!("{} addresses", summary.endpoints.len()));
-    say("refused", &format!("{} times", counts.denials));
-    let (asked, allowed) = (counts.approvals, counts.approved);
-    say("asked", &format!("{asked} times, {allowed} allowed"));
+    say("changed", &ui::plural(changed as u64, "file", "files"));
+    let addresses = summary.endpoints.len() as u64;
+    say("network", &ui::plural(addresses, "address", "addresses"));
+    say("refused", &ui::plural(counts.denials, "time", "times"));
+    let asked = ui::plural(counts.approvals, "time", "times");
+    say("asked", &format!("{asked}, {} allowed", counts.approved));
+    let checks = gathered.checks.all.iter();
+    let passed = checks.filter(|check| check.result.passed).count();
+    if !gathered.checks.all.is_empty() {
+        let all = ui::plural(gathered.checks.all.len() as u64, "check", "checks");
+        say("checked", &format!("{all}, {passed} passed"));
+    }
+    if !said.claims.is_empty() {
+        say("said", &findings(said));
+    }
     say(
         "processor",
         &ui::duration(Duration::from_micros(summary.cpu_us)),
@@ -177,7 +195,7 @@ fn branch(html: &mut Html, nodes: &[ProcessNode], start: usize, left: &mut u64) 
             html.number(node.count).raw("× ");
         }
         match (&node.argv, &node.executable) {
-            (Some(argv), _) => html.text(&ui::command(argv)),
+            (Some(argv), _) => html.foldable(&ui::command(argv)),
             (None, Some(executable)) => html.text(&text(executable)),
             (None, None) => html.raw("(fork)"),
         };
@@ -319,7 +337,8 @@ fn checks(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
                 check.round
             ),
         );
-        html.cell("result", &said);
+        let class = if result.passed { "good" } else { "bad" };
+        html.coloured("result", class, &said);
         html.cell(
             "took",
             &ui::duration(Duration::from_millis(result.duration_ms)),
@@ -330,17 +349,27 @@ fn checks(html: &mut Html, gathered: &Gathered, frame: &Frame<'_>) {
     more(html, left + checks.more, "checks", "--events", frame);
 }
 
+fn findings(said: &ClaimsDoc) -> String {
+    format!(
+        "{} supported, {} contradicted, {} unsupported",
+        said.supported, said.contradicted, said.unsupported
+    )
+}
+
 fn claims(html: &mut Html, said: &ClaimsDoc, health: &HealthDoc, frame: &Frame<'_>) {
     html.raw("<h3>What the agent said, beside what was seen</h3>\n");
     if said.claims.is_empty() {
         nothing(html, "Nothing was said that could be compared.");
     } else {
-        html.raw("<p>").number(said.supported).raw(" supported, ");
-        html.number(said.contradicted).raw(" contradicted, ");
-        html.number(said.unsupported).raw(" unsupported.</p>\n");
+        html.raw("<p>").text(&findings(said)).raw(".</p>\n");
         let headings = ["finding", "said in", "words", "means", "because", "records"];
         let left = html.table(&headings, LIST, said.claims.iter(), |html, claim| {
-            html.cell("finding", claim.finding.as_str());
+            let class = match claim.finding {
+                Finding::Supported => "good",
+                Finding::Contradicted => "bad",
+                Finding::Unsupported => "warn",
+            };
+            html.coloured("finding", class, claim.finding.as_str());
             let place = claim.said.seq.map(|seq| seq.to_string());
             html.cell("said in", &place.unwrap_or_default());
             html.cell("words", &claim.said.text);

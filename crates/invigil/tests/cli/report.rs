@@ -1,6 +1,5 @@
 //! `invigil report`: one page, strict, harmless, complete, small, and readable in a real browser.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -376,7 +375,68 @@ fn browser() -> Option<PathBuf> {
         .or_else(|| all.into_iter().find(|path| path.is_file()))
 }
 
-/// At the width of a phone: nothing on the console, nothing wider than the screen, every section there.
+/// A browser on a page, at the width of a phone.
+struct Phone<'a> {
+    browser: PathBuf,
+    invigil: &'a Invigil,
+}
+
+impl Phone<'_> {
+    /// What it prints, and what it says on the console.
+    fn open(&self, page: &str, options: &[&str]) -> (String, String) {
+        let output = Command::new(&self.browser)
+            .args(["--headless", "--no-sandbox", "--disable-gpu"])
+            .args(["--hide-scrollbars", "--window-size=390,844"])
+            .args(["--enable-logging=stderr", "--virtual-time-budget=3000"])
+            .arg(format!("--user-data-dir={}", self.invigil.at("profile")))
+            .args(options)
+            .arg(format!("file://{}", self.invigil.at(page)))
+            .stdin(Stdio::null())
+            .current_dir(self.invigil.directory.path())
+            .output()
+            .unwrap();
+        let console = String::from_utf8_lossy(&output.stderr)
+            .lines()
+            .filter(|line| line.contains("CONSOLE"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let printed = String::from_utf8_lossy(&output.stdout).into_owned();
+        (printed, console)
+    }
+
+    /// What a script sees in a page, as the numbers that it makes of it. The page itself lets none run, so this is a
+    /// copy that does; and it is in a frame, because a window has a least width.
+    fn probe(&self, page: &str, script: &str) -> Vec<u64> {
+        let whole = std::fs::read_to_string(self.invigil.at(page)).unwrap();
+        let loose = whole.replace(
+            "default-src 'none'",
+            "default-src 'none'; script-src 'unsafe-inline'",
+        );
+        assert_ne!(loose, whole);
+        let probe = format!(
+            "<script>onload=()=>parent.postMessage([{script}].join(' '),'*')</script></body>"
+        );
+        std::fs::write(
+            self.invigil.at("probed.html"),
+            loose.replace("</body>", &probe),
+        )
+        .unwrap();
+        let frame = "<!doctype html><title></title><script>onmessage=m=>document.title=m.data</script>\
+                     <iframe src=probed.html width=390 height=844 style='border:0'></iframe>";
+        std::fs::write(self.invigil.at("frame.html"), frame).unwrap();
+        let (dom, console) = self.open("frame.html", &["--dump-dom"]);
+        assert_eq!(console, "");
+        let title = dom.split("<title>").nth(1).unwrap();
+        let title = title.split("</title>").next().unwrap();
+        title
+            .split(' ')
+            .map(|word| word.parse().expect(title))
+            .collect()
+    }
+}
+
+/// At the width of a phone: nothing on the console, nothing wider than the screen, every section and every bar there,
+/// and the bars as high as the numbers say.
 #[test]
 fn a_real_browser_shows_it() {
     let Some(browser) = browser() else {
@@ -386,60 +446,67 @@ fn a_real_browser_shows_it() {
         return;
     };
     let invigil = Invigil::new();
-    let script = "echo x > '<script>document.title=1</script>'; mkdir -p a/very/long/way/to/a/file/that/nobody/reads; cat nowhere";
-    invigil.output(&["run", "-q", "--run-id", "one", "--", "sh", "-c", script]);
-    invigil.expect(0, &["report", "one"]);
-    // The page itself runs nothing, so a frame around it measures.
-    let page = std::fs::read_to_string(invigil.at("one.html")).unwrap();
-    let probe = "<script>onload=()=>{const d=document;d.title='probed '+d.documentElement.scrollWidth+' '+innerWidth+' '+d.querySelectorAll('section').length+' '+d.querySelectorAll('rect').length}</script></body>";
-    let loose = page.replace(
-        "default-src 'none'",
-        "default-src 'none'; script-src 'unsafe-inline'",
+    let phone = Phone {
+        browser,
+        invigil: &invigil,
+    };
+    // Whoever listens hears something.
+    let loud = "<!doctype html><script>console.error('heard')</script>";
+    std::fs::write(invigil.at("loud.html"), loud).unwrap();
+    let (_, console) = phone.open("loud.html", &["--dump-dom"]);
+    assert!(console.contains("heard"), "{console}");
+
+    let long = "x".repeat(600);
+    let script = format!(
+        "echo x > '<script>document.title=1</script>'; mkdir -p a/very/long/way/to/a/file/that/nobody/reads; \
+         cat nowhere; test {long} = y; sleep 0.2; for i in 1 2 3 4 5 6 7 8 9; do echo $i > f$i; done"
     );
-    let mut probed = std::fs::File::create(invigil.at("probed.html")).unwrap();
-    probed
-        .write_all(loose.replace("</body>", probe).as_bytes())
-        .unwrap();
-    let run = |name: &str, what: &[&str]| {
-        let mut command = Command::new(&browser);
-        command
-            .args([
-                "--headless",
-                "--no-sandbox",
-                "--disable-gpu",
-                "--window-size=390,844",
-            ])
-            .args(["--enable-logging=stderr", "--virtual-time-budget=3000"])
-            .arg(format!("--user-data-dir={}", invigil.at("profile")))
-            .args(what)
-            .arg(format!("file://{}", invigil.at(name)))
-            .stdin(Stdio::null())
-            .current_dir(invigil.directory.path());
-        let output = command.output().unwrap();
-        (
-            String::from_utf8_lossy(&output.stdout).into_owned(),
-            String::from_utf8_lossy(&output.stderr).into_owned(),
-        )
-    };
-    let (_, said) = run("one.html", &["--screenshot=phone.png"]);
-    assert!(!said.contains("CONSOLE"), "{said}");
+    invigil.output(&["run", "-q", "--run-id", "one", "--", "sh", "-c", &script]);
+    invigil.expect(0, &["report", "one"]);
+    let page = std::fs::read_to_string(invigil.at("one.html")).unwrap();
+    let (_, console) = phone.open("one.html", &["--screenshot=phone.png"]);
+    assert_eq!(console, "");
     assert!(std::fs::metadata(invigil.at("phone.png")).unwrap().len() > 1000);
-    let (dom, _) = run("probed.html", &["--dump-dom"]);
-    let title = dom
-        .split("<title>")
-        .nth(1)
-        .unwrap()
-        .split("</title>")
-        .next()
-        .unwrap();
-    let words: Vec<usize> = title
-        .split(' ')
-        .filter_map(|word| word.parse().ok())
-        .collect();
-    let [width, window, sections, bars] = words[..] else {
-        panic!("{title}")
+
+    let seen = phone.probe(
+        "one.html",
+        "document.documentElement.scrollWidth, innerWidth, document.querySelectorAll('section').length",
+    );
+    let [width, window, sections] = seen[..] else {
+        panic!("{seen:?}")
     };
+    assert_eq!(window, 390);
     assert!(width <= window, "{width} > {window}");
     assert_eq!(sections, 10);
-    assert_eq!(bars, page.matches("<rect").count());
+
+    // Each bar as it is drawn: which lane, how many records it stands for, how high it is in hundredths of a pixel.
+    let drawn = phone.probe(
+        "one.html",
+        "[...document.querySelectorAll('svg')].flatMap((lane, at) => [...lane.querySelectorAll('rect')].flatMap(bar => \
+         [at, parseInt(bar.textContent), Math.round(100 * bar.getBoundingClientRect().height)])).join(' ')",
+    );
+    let bars: Vec<(u64, u64, u64)> = drawn
+        .chunks_exact(3)
+        .map(|bar| (bar[0], bar[1], bar[2]))
+        .collect();
+    assert_eq!(bars.len(), page.matches("<rect").count());
+    assert!(
+        bars.iter()
+            .all(|(_, count, height)| *count > 0 && *height > 100)
+    );
+    let records: u64 = bars.iter().map(|(_, count, _)| count).sum();
+    assert_eq!(records, invigil.events("one").len() as u64);
+    let mut sorted = bars.clone();
+    sorted.sort_unstable();
+    let higher = |pair: &[(u64, u64, u64)]| {
+        let [(lane, less, low), (other, more, high)] = pair else {
+            unreachable!()
+        };
+        lane == other && less < more && low < high
+    };
+    // In the kernel's lane at least, not all are alike; nowhere does a higher bar stand for less.
+    assert!(sorted.windows(2).any(higher), "{bars:?}");
+    for pair in sorted.windows(2) {
+        assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].2, "{bars:?}");
+    }
 }
