@@ -46,29 +46,34 @@ pub(crate) fn measure(quick: bool) -> Result<Part> {
             "watched ÷ alone",
             "`coding` ÷ alone",
             "goal",
+            "floor ÷ alone",
             "bubblewrap ÷ alone",
         ],
     );
     table.note(format!(
         "`invigil run --profile coding`: every open, every program and every connection is decided, and what was decided is \
          carried out on behalf; {} rounds. bubblewrap shows the whole tree of files for reading and the folder of the command \
-         for writing. It decides nothing one by one, refuses nothing inside of what it shows, and records nothing.",
+         for writing. It decides nothing one by one, refuses nothing inside of what it shows, and records nothing. The floor is \
+         a program that traps the same usual calls, opens for reading too, and lets each go on without a look: nothing is read, \
+         decided, carried out or recorded, so that whoever decides each open by this mechanism cannot cost less.",
         track.rounds()
     ));
     for (workload, goal) in MEASURED {
         println!("{} …", workload.title);
-        let [alone, watched, limited, theirs] = round(&track, workload, !bubblewrap.is_empty())?;
+        let [alone, watched, limited, least, theirs] =
+            round(&track, workload, !bubblewrap.is_empty())?;
         table.row([
             workload.title.into(),
             milliseconds(&alone),
             watched.over(&alone).to_string(),
             limited.over(&alone).to_string(),
             Goal::AtMost(*goal).verdict_of(&limited.over(&alone)),
+            least.over(&alone).to_string(),
             theirs_over(&theirs, &alone),
         ]);
     }
     println!("{} …", FILES.title);
-    let [alone, watched, limited, theirs] = round(&track, &FILES, !bubblewrap.is_empty())?;
+    let [alone, watched, limited, least, theirs] = round(&track, &FILES, !bubblewrap.is_empty())?;
     let each = limited.minus(&alone).over(&watched.minus(&alone));
     table.row([
         format!("{}; the goal is for what an event adds", FILES.title),
@@ -79,6 +84,7 @@ pub(crate) fn measure(quick: bool) -> Result<Part> {
             "{each} of watching, {}",
             Goal::AtMost(STORM).verdict_of(&each)
         ),
+        least.over(&alone).to_string(),
         theirs_over(&theirs, &alone),
     ]);
     part.add(table);
@@ -96,12 +102,13 @@ fn theirs_over(theirs: &Samples, alone: &Samples) -> String {
     theirs.over(alone).to_string()
 }
 
-/// Lets everybody have their turns: alone, watched, limited, and bubblewrap if it is there.
-fn round(track: &Track, workload: &Workload, bubblewrap: bool) -> Result<[Samples; 4]> {
+/// Lets everybody have their turns: alone, watched, limited, the floor, and bubblewrap if it is there.
+fn round(track: &Track, workload: &Workload, bubblewrap: bool) -> Result<[Samples; 5]> {
     let program = track.prepare(workload)?;
     let clean = track.shell(workload.clean, &program);
     let watched = track.invigil(&program, &[]);
     let limited = track.invigil(&program, &["--profile", "coding"]);
+    let trapped = program.under([track.floor.as_os_str(), "reads".as_ref()]);
     let folder = program.folder.clone().into_os_string();
     let mut words: Vec<OsString> = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev"]
         .map(Into::into)
@@ -118,16 +125,23 @@ fn round(track: &Track, workload: &Workload, bubblewrap: bool) -> Result<[Sample
     let mut of_alone = |_| turn(&program);
     let mut of_watched = |_| turn(&watched);
     let mut of_limited = |_| turn(&limited);
+    let mut of_least = |_| turn(&trapped);
     if !bubblewrap {
-        let turns: [Contestant<'_>; 3] = [&mut of_alone, &mut of_watched, &mut of_limited];
-        let [alone, watched, limited] = interleaved(track.rounds(), turns)?;
-        return Ok([alone, watched, limited, Samples::of(&[])]);
+        let turns: [Contestant<'_>; 4] = [
+            &mut of_alone,
+            &mut of_watched,
+            &mut of_limited,
+            &mut of_least,
+        ];
+        let [alone, watched, limited, least] = interleaved(track.rounds(), turns)?;
+        return Ok([alone, watched, limited, least, Samples::of(&[])]);
     }
     let mut of_boxed = |_| turn(&boxed);
-    let turns: [Contestant<'_>; 4] = [
+    let turns: [Contestant<'_>; 5] = [
         &mut of_alone,
         &mut of_watched,
         &mut of_limited,
+        &mut of_least,
         &mut of_boxed,
     ];
     interleaved(track.rounds(), turns)
