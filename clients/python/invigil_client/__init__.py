@@ -84,6 +84,7 @@ class Host:
         self._answers = {}
         self._tools = {}
         self._running = {}
+        self._followed = {}
         self._reader = asyncio.ensure_future(self._read())
 
     async def close(self):
@@ -132,8 +133,26 @@ class Host:
         return await self.call("runs.complete", run_id=run_id, outcome={"status": status, **outcome})
 
     async def task(self, repo, intent, agent, **more):
-        """Begins a task; how it stands. After `coder.subscribe` what becomes of it is in `events`, as `coder.event`."""
+        """Begins a task; how it stands. `follow` tells what becomes of it."""
         return await self.call("coder.start", repo=str(repo), intent=intent, agent=agent, **more)
+
+    async def follow(self, task_id, from_seq=0):
+        """Yields the records of a task, from one on, as they come, until its end."""
+        coming = self._followed[task_id] = asyncio.Queue()
+        try:
+            page = await self.call("coder.subscribe", task_id=task_id, from_seq=from_seq)
+            for event in page["events"]:
+                coming.put_nowait(event)
+            while (event := await coming.get()) is not None:
+                if event["seq"] < from_seq:
+                    continue
+                from_seq = event["seq"] + 1
+                yield event
+                if event["kind"] == "task_ended":
+                    return
+            raise ConnectionError("the connection is closed")
+        finally:
+            del self._followed[task_id]
 
     async def trace(self, run_id):
         """All records of a run."""
@@ -170,6 +189,8 @@ class Host:
             for answer in self._answers.values():
                 if not answer.done():
                     answer.set_exception(ConnectionError("the connection is closed"))
+            for coming in self._followed.values():
+                coming.put_nowait(None)
             for task in list(self._running.values()):
                 task.cancel()
 
@@ -183,6 +204,8 @@ class Host:
             task = self._running.get(params["request_id"])
             if task:
                 task.cancel()
+        elif method == "coder.event" and params["task_id"] in self._followed:
+            self._followed[params["task_id"]].put_nowait(params)
         else:
             self.events.put_nowait((method, params))
 

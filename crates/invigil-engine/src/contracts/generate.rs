@@ -2,7 +2,9 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -16,6 +18,8 @@ use crate::spec::{Leftovers, Output, RunSpec};
 const LONGEST: u64 = 4 << 20;
 /// A server may ask for this much patience and no more.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long it takes at most until a wait notices that nobody wants its end any more.
+const GLANCE: Duration = Duration::from_millis(20);
 const MAX_TOKENS: u32 = 4096;
 
 /// How a model is spoken to.
@@ -78,6 +82,17 @@ pub enum GenerateError {
     /// The answer is not in the format.
     #[error("the server of the model answered in another format: {0}")]
     Format(String),
+    /// Nobody wants it any more.
+    #[error("it was cancelled")]
+    Cancelled,
+}
+
+/// What a server sent.
+struct Sent {
+    status: u16,
+    /// How long it wants to be left alone.
+    pause: Option<Duration>,
+    text: Result<String, ureq::Error>,
 }
 
 impl Generator {
@@ -116,7 +131,7 @@ impl Generator {
         })))
     }
 
-    /// The answer to a prompt. Cancelling ends a command; a server is waited for until its time is up.
+    /// The answer to a prompt. Cancelling ends a command, and the wait for a server.
     pub fn generate(&mut self, prompt: &str, cancel: &Cancel) -> Result<String, GenerateError> {
         match self {
             Generator::Command {
@@ -124,7 +139,7 @@ impl Generator {
                 command,
                 timeout,
             } => by_command(engine, command, *timeout, prompt, cancel),
-            Generator::Http(http) => http.ask(prompt),
+            Generator::Http(http) => http.ask(prompt, cancel),
         }
     }
 }
@@ -168,7 +183,7 @@ fn by_command(
         ..RunSpec::new(["sh", "-c", command])
     };
     let read = || {
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             let err = scope.spawn(|| io::read_to_string(err).unwrap_or_default());
             let out = io::read_to_string(out);
             (out, err.join().unwrap_or_default())
@@ -211,10 +226,49 @@ fn by_command(
 }
 
 impl Http {
-    fn ask(&mut self, prompt: &str) -> Result<String, GenerateError> {
-        if let Some(pause) = self.pause.take() {
-            std::thread::sleep(pause);
+    fn ask(&mut self, prompt: &str, cancel: &Cancel) -> Result<String, GenerateError> {
+        let rested = Instant::now() + self.pause.take().unwrap_or_default();
+        while Instant::now() < rested && !cancel.is_cancelled() {
+            thread::sleep(GLANCE);
         }
+        let request = self.request(prompt);
+        let (sender, sent) = sync_channel(1);
+        // Whoever cancels does not wait for it. It ends by itself when its time is up.
+        let asking = move || _ = sender.send(request());
+        thread::Builder::new()
+            .name("model".to_owned())
+            .spawn(asking)
+            .map_err(|error| GenerateError::Transport(error.to_string()))?;
+        let sent = loop {
+            if cancel.is_cancelled() {
+                return Err(GenerateError::Cancelled);
+            }
+            match sent.recv_timeout(GLANCE) {
+                Ok(sent) => break sent,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => {
+                    let why = "its answer was lost".to_owned();
+                    return Err(GenerateError::Transport(why));
+                }
+            }
+        };
+        // An error may quote the request; the key is in none of its parts that are shown.
+        let transport = |error: ureq::Error| GenerateError::Transport(error.to_string());
+        let Sent {
+            status,
+            pause,
+            text,
+        } = sent.map_err(transport)?;
+        if status != 200 {
+            self.pause = pause;
+            let text = brief(&text.unwrap_or_default());
+            return Err(GenerateError::Status { status, text });
+        }
+        self.answer(&text.map_err(transport)?)
+    }
+
+    /// Everything that it takes to ask once.
+    fn request(&self, prompt: &str) -> impl FnOnce() -> Result<Sent, ureq::Error> + Send + 'static {
         let message = json!([{ "role": "user", "content": prompt }]);
         let mut request = self
             .agent
@@ -235,25 +289,20 @@ impl Http {
                 json!({ "model": self.model, "max_tokens": MAX_TOKENS, "messages": message })
             }
         };
-        // An error may quote the request; the key is in none of its parts that are shown.
-        let transport = |error: ureq::Error| GenerateError::Transport(error.to_string());
-        let mut response = request.send(body.to_string()).map_err(transport)?;
-        let status = response.status().as_u16();
-        let patience = response.headers().get("retry-after").and_then(|value| {
-            let seconds: u64 = value.to_str().ok()?.trim().parse().ok()?;
-            Some(Duration::from_secs(seconds).min(PATIENCE))
-        });
-        let text = response
-            .body_mut()
-            .with_config()
-            .limit(LONGEST)
-            .read_to_string();
-        if status != 200 {
-            self.pause = patience;
-            let text = brief(&text.unwrap_or_default());
-            return Err(GenerateError::Status { status, text });
+        move || {
+            let mut response = request.send(body.to_string())?;
+            let pause = response.headers().get("retry-after").and_then(|value| {
+                let seconds: u64 = value.to_str().ok()?.trim().parse().ok()?;
+                Some(Duration::from_secs(seconds).min(PATIENCE))
+            });
+            let body = response.body_mut().with_config().limit(LONGEST);
+            let text = body.read_to_string();
+            Ok(Sent {
+                status: response.status().as_u16(),
+                pause,
+                text,
+            })
         }
-        self.answer(&text.map_err(transport)?)
     }
 
     /// The text in what the server sent.

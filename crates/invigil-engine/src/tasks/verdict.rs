@@ -77,39 +77,43 @@ impl Account<'_> {
             .take(3)
             .map(|check| format!("{} ({})", check.name, how(check)))
             .collect();
-        let fail = match red.len() {
-            1 => "fails",
-            _ => "fail",
+        let fail = match (red.len(), self.checks.len()) {
+            (_, 1) => "the one check fails".to_owned(),
+            (1, all) => format!("1 of {all} checks fails"),
+            (some, all) => format!("{some} of {all} checks fail"),
         };
-        let (some, all) = (red.len(), self.checks.len());
-        self.with_more(format!(
-            "{agent} {some} of {all} checks {fail}: {}.",
-            names.join(", ")
-        ))
+        self.with_more(format!("{agent} {fail}: {}.", names.join(", ")))
     }
 
     /// The checks are green, and something was changed.
     pub(super) fn green(&self) -> String {
-        let all = self.checks.len();
+        let pass = self.pass();
         let turned = self
             .baseline
             .iter()
             .zip(self.checks)
             .filter(|(before, after)| !before.passed && after.passed)
             .count();
-        let first = match all_green(self.baseline) {
-            true => format!("All {all} checks pass, as they did before: that proves nothing."),
-            false => format!("All {all} checks pass; {turned} of them failed before."),
+        let first = match (all_green(self.baseline), self.checks.len()) {
+            (true, 1) => format!("{pass}, as it did before: that proves nothing."),
+            (true, _) => format!("{pass}, as they did before: that proves nothing."),
+            (false, 1) => format!("{pass}; it failed before."),
+            (false, _) => format!("{pass}; {turned} of them failed before."),
         };
         self.with_more(first)
     }
 
     /// The checks are green, and nothing was changed.
     pub(super) fn unchanged(&self) -> String {
-        let all = self.checks.len();
-        self.with_more(format!(
-            "All {all} checks pass, and the agent has changed nothing."
-        ))
+        let pass = self.pass();
+        self.with_more(format!("{pass}, and the agent has changed nothing."))
+    }
+
+    fn pass(&self) -> String {
+        match self.checks.len() {
+            1 => "The one check passes".to_owned(),
+            all => format!("All {all} checks pass"),
+        }
     }
 
     /// What a person must know besides.

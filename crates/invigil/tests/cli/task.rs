@@ -274,15 +274,12 @@ fn the_same_with_node_and_with_cargo() {
                 serde_json::from_slice::<Value>(&output.stdout).unwrap()
             };
             let view = start(120, "t1", "echo done");
-            assert!(verdict(&view).contains("1 of 1 checks fails"), "{view}");
+            assert!(verdict(&view).contains("the one check fails"), "{view}");
             let view = start(0, "t2", &format!("sed -i 's/, 5)/, -1)/' {test}"));
             assert!(verdict(&view).contains(test), "{view}");
             invigil.expect(0, &["task", "cancel", "t2"]);
             let view = start(0, "t3", &format!("sed -i 's/a - b/a + b/' {source}"));
-            assert_eq!(
-                verdict(&view),
-                "All 1 checks pass; 1 of them failed before."
-            );
+            assert_eq!(verdict(&view), "The one check passes; it failed before.");
             task.approve(0, &view);
             task.clean("invigil/t3");
         }
@@ -357,7 +354,7 @@ fn the_intent_can_be_an_argument_and_nothing_may_have_to_change() {
     assert_eq!(view["runs"][0]["exit_code"], 0, "{err}");
     assert_eq!(
         verdict(&view),
-        "All 1 checks pass, and the agent has changed nothing."
+        "The one check passes, and the agent has changed nothing."
     );
     assert!(err.contains("proves nothing"), "{err}");
     task.clean("");

@@ -51,13 +51,13 @@ pub(crate) fn start(host: &mut Host, params: Value) -> String {
     task["task_id"].as_str().unwrap().to_owned()
 }
 
-/// Waits until a task stands like this.
+/// Waits until a task stands like this, and whoever brought it there has let go of it.
 #[track_caller]
 pub(crate) fn stands(host: &mut Host, task: &str, state: &str) -> Value {
     let until = Instant::now() + PATIENCE;
     loop {
         let view = host.ok("coder.get", json!({ "task_id": task }));
-        if view["state"] == state {
+        if view["state"] == state && (state != "needs_approval" || view["live"] == false) {
             return view;
         }
         let over = ["merged", "failed", "abandoned", "reported"];
@@ -415,6 +415,28 @@ fn a_cancelled_task_leaves_nothing() {
         let cancelled = host.ok("coder.cancel", json!({ "task_id": task }));
         assert_eq!(cancelled["state"], "abandoned");
         assert_eq!(sleeping("331"), 0);
+        clean(&world, &repository, &cancelled, "");
+    }
+}
+
+#[test]
+fn nobody_waits_for_a_model_that_thinks_about_a_cancelled_task() {
+    for world in World::everyone() {
+        let repository = repository(&world);
+        // It takes the question, and never answers.
+        let model = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/v1", model.local_addr().unwrap());
+        let daemon = world.serve(&["--openai", &url, "--model", "m", "--model-timeout", "10m"]);
+        let mut host = daemon.host(Some("a"));
+        let mut params = wanted(&repository, SOLVES);
+        params["contract"].take();
+        params["derive"] = json!(true);
+        let task = start(&mut host, params);
+        let (_asked, _) = model.accept().unwrap();
+        let began = Instant::now();
+        let cancelled = host.ok("coder.cancel", json!({ "task_id": task }));
+        assert!(began.elapsed() < PATIENCE);
+        assert_eq!(cancelled["state"], "abandoned");
         clean(&world, &repository, &cancelled, "");
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::coder::{SOLVES, repository};
 use crate::world::World;
 
 /// A Python that has the package's one dependency.
@@ -60,4 +61,30 @@ fn the_example_shows_its_trace() {
         said.contains("THERE ARE 3") && said.contains("\"rule\": \"be_polite\""),
         "{said}"
     );
+}
+
+#[test]
+fn a_task_is_begun_and_followed() {
+    let Some(python) = python() else { return };
+    let world = World::new();
+    let _daemon = world.serve(&[]);
+    let repository = repository(&world);
+    let repository = repository.to_str().unwrap();
+    let task = |agent| {
+        let args = [repository, "make it add", agent, "sh try.sh"];
+        run(&world, &python, "examples/task.py", &args)
+    };
+    let said = task(SOLVES);
+    assert!(
+        said.starts_with("0 journal_opened\n1 task_started\n"),
+        "{said}"
+    );
+    assert!(said.contains(" task_proposed\n"), "{said}");
+    assert!(
+        said.contains("\nlook at it: invigil task approve "),
+        "{said}"
+    );
+    let said = task("echo done");
+    assert!(said.contains(" task_ended\n"), "{said}");
+    assert!(!said.contains("look at it"), "{said}");
 }
