@@ -75,10 +75,9 @@ fn a_task_can_be_followed_from_any_record_and_is_approved_once() {
     let (cancel, mut heard) = (Cancel::new(), Vec::new());
     let early = tasks.work(&id, attended(&cancel, &mut |_| {}));
     assert!(matches!(early, Err(TaskError::State { .. })), "{early:?}");
-    assert_eq!(
-        tasks.propose(&id, &contract).unwrap().state,
-        TaskState::ContractProposed
-    );
+    let mut model = |_: &str| Ok(serde_json::to_string(&contract).unwrap());
+    let proposed = tasks.derive(&id, 1, &cancel, &mut model).unwrap();
+    assert_eq!(proposed.state, TaskState::ContractProposed);
     let confirmed = tasks.confirm(&id, None, Voice::Person).unwrap();
     assert_eq!(confirmed.state, TaskState::ContractConfirmed);
     let listen = &mut |event: &Event| heard.push(event.kind().to_owned());

@@ -309,19 +309,6 @@ impl Tasks {
         self.get(task_id.as_str())
     }
 
-    /// Puts a contract that a model has written to the person.
-    pub fn propose(&self, task_id: &TaskId, contract: &Contract) -> Result<TaskView, TaskError> {
-        usable(contract)?;
-        let open = self.open(
-            task_id,
-            "a contract is proposed once, at the beginning",
-            |view| matches!(view.state, TaskState::Created | TaskState::ContractProposed),
-        )?;
-        put(&open, contract)?;
-        drop(open);
-        self.get(task_id.as_str())
-    }
-
     /// Has a contract written, and puts it to the person. The task is over if that is not possible, or not wanted any
     /// more.
     pub fn derive(
@@ -337,7 +324,7 @@ impl Tasks {
         let repository = path_of(&self.get(task_id.as_str())?.repository);
         let settings = Settings::read(open.directory()).map_err(in_directory(open.directory()))?;
         let ask = |prompt: &str| match cancel.is_cancelled() {
-            true => Err(GenerateError::Command("it was cancelled".to_owned())),
+            true => Err(GenerateError::Cancelled),
             false => generate(prompt),
         };
         let about = summary(&repository);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use invigil_engine::contracts::{
-    Api, Derived, Evaluation, Generator, all_green, derive, parse, render, summary,
+    Api, Evaluation, GenerateError, Generator, all_green, derive, parse, render, summary,
 };
 use invigil_engine::{Asking, Cancel, Engine};
 use invigil_journal::Store;
@@ -120,26 +120,12 @@ pub(crate) struct ModelOptions {
     model_timeout: Duration,
 }
 
-impl ModelOptions {
-    /// Has a contract written.
-    pub(crate) fn derive(
-        &self,
-        engine: &Engine,
-        intent: &str,
-        repository: &str,
-    ) -> Result<Derived, CliError> {
-        let mut generator = self.generator(engine)?;
-        ui::say(format_args!("asking the model for a contract"));
-        let ask = |prompt: &str| {
-            let answer = generator.generate(prompt, &Cancel::new());
-            if let Err(error) = &answer {
-                ui::warning(&ui::harmless(&error.to_string()));
-            }
-            answer
-        };
-        Ok(derive(ask, intent, repository, self.attempts)?)
-    }
+/// An answer of a model; why there is none is said at once, since it may be asked again.
+pub(crate) fn told(answer: Result<String, GenerateError>) -> Result<String, GenerateError> {
+    answer.inspect_err(|error| ui::warning(&ui::harmless(&error.to_string())))
+}
 
+impl ModelOptions {
     /// Who answers, if somebody was named.
     pub(crate) fn generator(&self, engine: &Engine) -> Result<Generator, CliError> {
         let model = self.model.as_deref().unwrap_or_default();
@@ -217,9 +203,11 @@ impl Derive {
     fn execute(self, store: &Store) -> Result<u8, CliError> {
         let engine = engine(store)?;
         let repository = engine.cwd.join(self.repo.as_deref().unwrap_or(&engine.cwd));
-        let derived = self
-            .model
-            .derive(&engine, &self.intent, &summary(&repository))?;
+        let mut model = self.model.generator(&engine)?;
+        ui::say(format_args!("asking the model for a contract"));
+        let ask = |prompt: &str| told(model.generate(prompt, &Cancel::new()));
+        let about = summary(&repository);
+        let derived = derive(ask, &self.intent, &about, self.model.attempts)?;
         let text = as_text(&derived.contract);
         match &self.output {
             Some(path) => {

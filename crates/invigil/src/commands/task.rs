@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use invigil_engine::contracts::summary;
 use invigil_engine::{
     Asking, Attended, Output, TaskSpec, TaskView, Tasks, UserPolicy, Voice, shell_agent,
 };
 use invigil_journal::Store;
 use invigil_schema::{Event, ExitCode, Mode, TaskId, TaskState};
 
-use super::contract::ModelOptions;
+use super::contract::{ModelOptions, told};
 use crate::error::CliError;
 use crate::executor::{cancel_on_signals, engine};
 use crate::judge::{self, PROVES_NOTHING, show_contract};
@@ -214,6 +213,8 @@ impl Start {
     fn execute(self, store: &Store, tasks: &Tasks) -> Result<u8, CliError> {
         let engine = engine(store)?;
         let contract = self.contract.as_deref().map(judge::contract).transpose()?;
+        let model = self.derive.then(|| self.model.generator(&engine));
+        let model = model.transpose()?;
         let repository = engine.cwd.join(self.repo.as_deref().unwrap_or(&engine.cwd));
         let places = places(&repository);
         let (mode, sources) = self.policy.sources(Mode::Guard, &places)?;
@@ -239,20 +240,16 @@ impl Start {
         for note in &view.notes {
             ui::warning(&ui::harmless(note));
         }
-        if self.derive {
-            let derived = match self
-                .model
-                .derive(&engine, &self.intent, &summary(&repository))
-            {
-                Ok(derived) => derived,
-                Err(error) => {
-                    tasks.cancel(&view.task_id)?;
-                    return Err(error);
-                }
+        if let Some(mut model) = model {
+            ui::say(format_args!("asking the model for a contract"));
+            let cancel = cancel_on_signals()?;
+            let mut ask = |prompt: &str| told(model.generate(prompt, &cancel));
+            view = tasks.derive(&view.task_id, self.model.attempts, &cancel, &mut ask)?;
+            let Some(contract) = view.contract.as_ref() else {
+                return self.how.result(&view);
             };
-            view = tasks.propose(&view.task_id, &derived.contract)?;
             ui::say(format_args!("proposed contract:"));
-            show_contract(&derived.contract);
+            show_contract(contract);
             match proposal::key("Agree? [y]es, [n]o")? {
                 Some('y') => view = tasks.confirm(&view.task_id, None, Voice::Person)?,
                 Some(_) => {

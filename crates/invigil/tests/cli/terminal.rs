@@ -12,7 +12,7 @@ pid, fd = pty.fork()
 if pid == 0:
     os.execvp(sys.argv[1], sys.argv[1:])
 seen = b""
-def until(text, limit=20):
+def until(text, limit=60):
     global seen
     end = time.time() + limit
     while text not in seen:
@@ -34,7 +34,7 @@ def type(text):
     os.write(fd, text)
 def window(rows, columns):
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-def end(limit=30):
+def end(limit=60):
     stop = time.time() + limit
     while time.time() < stop:
         if fd is not None and select.select([fd], [], [], 0.02)[0]:
