@@ -98,7 +98,14 @@ impl Suite<'_> {
         for nobody in users() {
             for case in self.cases {
                 let who = if nobody { "nobody" } else { "whoever tests" };
+                let began = Instant::now();
                 let flaws = self.attempt(case, nobody);
+                // A soak takes long, and shows how far it is.
+                if tries() > FEW {
+                    let (way, tries, flaws) = (case.way, tries(), flaws.len());
+                    let took = began.elapsed().as_secs();
+                    println!("{way} as {who}: {tries} tries, {flaws} flaws, {took} s");
+                }
                 wrong.extend(
                     flaws
                         .iter()
@@ -163,10 +170,13 @@ pub(crate) fn users() -> Vec<bool> {
     }
 }
 
-/// How often a race is tried.
+/// A race is tried so often where nobody forbids it, and under a policy if nobody says otherwise.
+const FEW: u64 = 5_000;
+
+/// How often a race is tried under a policy.
 fn tries() -> u64 {
     let tries = std::env::var("INVIGIL_TRIES").map(|tries| tries.parse());
-    tries.map_or(5_000, |tries| tries.unwrap())
+    tries.map_or(FEW, |tries| tries.unwrap())
 }
 
 /// Everything there is, made anew for each run.
@@ -263,14 +273,14 @@ impl World {
         self.directory.path().join(name)
     }
 
-    fn command(&self, program: &str, way: &str, mut command: Command) -> Command {
+    fn command(&self, program: &str, way: &str, tries: u64, mut command: Command) -> Command {
         let file = self.at("bin").join(program);
         fs::copy(programs().join(program), &file).unwrap();
         let numbers = [
             u64::from(self.victim.id()),
             u64::from(self.servers.port),
             u64::from(self.servers.allowed),
-            tries(),
+            tries,
         ];
         command
             .arg(file)
@@ -286,7 +296,7 @@ impl World {
 
     /// Runs a way without Invigil.
     fn alone(&self, program: &str, way: &str) -> String {
-        finish(self.command(program, way, as_user(self.nobody, "env")))
+        finish(self.command(program, way, FEW, as_user(self.nobody, "env")))
     }
 
     /// Runs a way under a policy.
@@ -301,7 +311,7 @@ impl World {
             "run", "-q", "--run-id", "hostile", "--mode", "guard", "--policy",
         ]);
         command.arg(file).args(suite.options).arg("--");
-        finish(self.command(suite.program, way, command))
+        finish(self.command(suite.program, way, tries(), command))
     }
 
     /// The refusals of the run, a line each, and whether it has ended as it should.
