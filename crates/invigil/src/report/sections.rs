@@ -10,7 +10,7 @@ use super::html::Html;
 use super::{Frame, picture};
 use crate::commands::claims::claimed;
 use crate::describe::{ended, name, text};
-use crate::ui;
+use crate::{steered, ui};
 
 /// The page of the journal's format, which has the program that checks one.
 const FORMAT: &str = include_str!("../../../../docs/journal-format.md");
@@ -118,6 +118,13 @@ fn overview(html: &mut Html, summary: &SummaryDoc, frame: &Frame<'_>) {
     say("refused", &format!("{} times", counts.denials));
     let (asked, allowed) = (counts.approvals, counts.approved);
     say("asked", &format!("{asked} times, {allowed} allowed"));
+    for circle in &summary.circles {
+        say("alert", &strip_str(&steered::fuse(circle)).to_string());
+    }
+    if !summary.phases.is_empty() {
+        let phases = crate::summary::phases(summary);
+        say("phases", &strip_str(&phases).to_string());
+    }
     say(
         "processor",
         &ui::duration(Duration::from_micros(summary.cpu_us)),
