@@ -157,3 +157,57 @@ pub(crate) fn parse<T: DeserializeOwned>(file: File, most: u64) -> Result<T, Str
         Err(Unread::Failed(error)) => Err(error.to_string()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    /// Set in the process that has no descriptors left.
+    const ALONE: &str = "INVIGIL_TEST_ALONE";
+
+    /// The limit is that of a whole process, so it is another one.
+    #[test]
+    fn no_letter_is_lost_for_want_of_a_descriptor() {
+        if std::env::var_os(ALONE).is_none() {
+            let name = "letters::tests::no_letter_is_lost_for_want_of_a_descriptor";
+            let alone = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--test-threads=1"])
+                .env(ALONE, "1")
+                .output();
+            let alone = alone.unwrap();
+            let said = String::from_utf8_lossy(&alone.stdout);
+            assert!(
+                alone.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.order");
+        leave(&path, &"word").unwrap();
+        let few = Rlimit {
+            current: Some(32),
+            maximum: Some(32),
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let all: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        assert!(matches!(take::<String>(&path), Found::Nothing));
+        drop(all);
+        assert!(matches!(take::<String>(&path), Found::Letter(word) if word == "word"));
+        assert!(matches!(take::<String>(&path), Found::Nothing));
+    }
+
+    #[test]
+    fn what_can_be_no_letter_is_refused_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.order");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(matches!(take::<String>(&path), Found::Refused(_)));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(matches!(take::<String>(&path), Found::Refused(_)));
+        fs::write(&path, "{").unwrap();
+        assert!(matches!(take::<String>(&path), Found::Refused(_)));
+        assert!(matches!(take::<String>(&path), Found::Nothing));
+    }
+}

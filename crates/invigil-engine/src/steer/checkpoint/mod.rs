@@ -5,6 +5,8 @@
 
 mod repository;
 mod restore;
+#[cfg(test)]
+mod tests;
 mod tree;
 
 use std::io;
