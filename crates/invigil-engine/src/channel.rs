@@ -400,7 +400,7 @@ mod tests {
         let at = base.path().to_owned();
         std::thread::spawn(move || {
             sweep(&at);
-            drop(swept.send(()));
+            let _ = swept.send(());
         });
         sweeping.recv_timeout(Duration::from_secs(30)).unwrap();
         assert!(!dead.exists() && living.exists() && trap.exists());

@@ -218,9 +218,9 @@ fn what_children_say_that_they_used_does_not_overflow() {
         let agent = format!("python3 {}", world.at("reporter.py").display());
         // What is set aside for the first one, added to that, would be less than the budget.
         let script = format!(
-            "{INVIGIL} run -q --run-id idle -- sh -c 'touch up; exec sleep 30' &
+            "{INVIGIL} run -q --run-id idle -- sh -c 'touch up; exec sleep 300' &
              while [ ! -e up ]; do sleep 0.02; done
-             {INVIGIL} run -q --run-id greedy -- {agent}; sleep 30"
+             {INVIGIL} run -q --run-id greedy -- {agent}; sleep 300"
         );
         let policy = policy.to_str().unwrap();
         let going = world.start("parent", &["--policy", policy], &script);
