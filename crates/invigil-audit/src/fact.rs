@@ -84,6 +84,7 @@ impl<'a> Fact<'a> {
             | Event::MilestoneEvidence(_)
             | Event::MilestoneAdvanced(_)
             | Event::MilestoneBlocked(_)
+            | Event::MilestonesMissed(_)
             | Event::RepeatFuse(_)
             | Event::ChildRunStarted(_)
             | Event::ChildRunRefused(_)

@@ -39,7 +39,7 @@ pub use os::{
 pub use outcome::{Access, Outcome};
 pub use summary::{
     Counts, DenialSummary, DirectoryChanges, EndpointSummary, FileChange, FileEntry, NoteSummary,
-    ProcessNode, Summary, SummaryDoc,
+    PhaseSummary, ProcessNode, Summary, SummaryDoc,
 };
 pub use surface::{
     DenialEntry, EndpointEntry, ExecEntry, PathEntry, Reporter, Surface, SurfaceDoc, ToolEntry,

@@ -89,7 +89,10 @@ impl Channel {
         sweep(base);
         let name = format!("{PREFIX}{}", uuid::Uuid::now_v7().simple());
         match Channel::open_in(base.join(&name)) {
-            Err(_) if base != Path::new("/tmp") => Channel::open_in(Path::new("/tmp").join(name)),
+            Err(_) if base != Path::new("/tmp") => {
+                sweep(Path::new("/tmp"));
+                Channel::open_in(Path::new("/tmp").join(name))
+            }
             other => other,
         }
     }
@@ -353,8 +356,10 @@ fn sweep(base: &Path) {
             .is_some_and(|name| name.starts_with(PREFIX));
         let age = || entry.metadata().ok()?.modified().ok()?.elapsed().ok();
         if ours && age().is_some_and(|age| age > YOUNG) {
-            let lock = File::open(owner(&entry.path()));
-            if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+            // Anybody can have made it, and a FIFO must not keep us waiting.
+            let lock = crate::letters::open(&owner(&entry.path()));
+            let is_file = |lock: &File| lock.metadata().is_ok_and(|data| data.is_file());
+            if lock.is_ok_and(|lock| is_file(&lock) && lock.try_lock().is_ok()) {
                 drop(fs::remove_dir_all(entry.path()));
             }
         }
@@ -371,6 +376,35 @@ mod tests {
     use super::*;
     use invigil_schema::SDK_SCHEMA;
     use std::io::Write as _;
+
+    #[test]
+    fn what_the_dead_have_left_is_removed_and_nobody_is_waited_for() {
+        let base = tempfile::tempdir().unwrap();
+        let made =
+            ["dead", "living", "trap"].map(|name| base.path().join(format!("{PREFIX}{name}")));
+        let [dead, living, trap] = &made;
+        made.iter().for_each(|path| fs::create_dir(path).unwrap());
+        File::create(owner(dead)).unwrap();
+        let lock = File::create(owner(living)).unwrap();
+        lock.lock().unwrap();
+        // Whoever opens it to read waits for a writer.
+        let fifo = std::process::Command::new("mkfifo")
+            .arg(owner(trap))
+            .status();
+        assert!(fifo.unwrap().success());
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
+        for path in &made {
+            File::open(path).unwrap().set_modified(long_ago).unwrap();
+        }
+        let (swept, sweeping) = std::sync::mpsc::channel();
+        let at = base.path().to_owned();
+        std::thread::spawn(move || {
+            sweep(&at);
+            let _ = swept.send(());
+        });
+        sweeping.recv_timeout(Duration::from_secs(30)).unwrap();
+        assert!(!dead.exists() && living.exists() && trap.exists());
+    }
 
     struct Ear {
         run_id: RunId,

@@ -86,15 +86,18 @@ impl Control {
         self.state().recorder = recorder;
     }
 
-    /// Stops every process of the run, until [`Control::resume`].
+    /// Stops every process of the run, until [`Control::resume`]. One that has not begun yet begins stopped.
     pub(crate) fn pause(&self, patience: Duration) -> Paused {
         let line = {
             let mut state = self.state();
-            let Some(line) = state.line.clone() else {
+            if state.over {
                 return Paused::NotRunning;
-            };
+            }
             state.paused.get_or_insert_with(Instant::now);
-            line
+            state.line.clone()
+        };
+        let Some(line) = line else {
+            return Paused::Still;
         };
         // Not under the lock: whoever is stopped meanwhile may need it.
         match line.pause(patience) {
@@ -181,9 +184,14 @@ impl Control {
         self.state().stopped.clone()
     }
 
-    /// The run starts: everything that waited goes there.
+    /// The run starts: everything that waited goes there. Told as soon as there is somebody to tell, before the command
+    /// is there.
     pub(crate) fn attach(&self, line: Line) {
         let mut state = self.state();
+        if state.paused.is_some() {
+            // Whoever wanted it has been told already.
+            line.pause(Duration::ZERO);
+        }
         for order in state.waiting.drain(..) {
             carry_out(&line, order);
         }

@@ -11,6 +11,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::Path;
 
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -51,15 +52,19 @@ pub(crate) fn leave(path: &Path, value: &impl Serialize) -> io::Result<()> {
     written
 }
 
-/// Takes what lies there as a letter. It is gone afterwards, whatever it was.
+/// Takes what lies there as a letter. It is gone afterwards, whatever it was, unless it could not be looked at now: then it
+/// is there at the next look.
 pub(crate) fn take<T: DeserializeOwned>(path: &Path) -> Found<T> {
-    let file = match open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Found::Nothing,
-        file => file,
+    let letter = match open(path) {
+        Ok(file) => own(&file).and_then(|()| read(file, MAX_LETTER)),
+        Err(error) => Err(error.into()),
     };
-    let letter = file
-        .map_err(|error| error.to_string())
-        .and_then(|file| own(&file).and_then(|()| parse(file, MAX_LETTER)));
+    let letter = match letter {
+        Ok(text) => from_json(&text),
+        Err(Unread::Unfit(why)) => Err(why),
+        Err(Unread::Failed(error)) if is_final(&error) => Err(error.to_string()),
+        Err(Unread::Failed(_)) => return Found::Nothing,
+    };
     match (fs::remove_file(path), letter) {
         // A directory. It cannot be a letter, and is no reason to say so ten times a second.
         (Err(_), _) => Found::Nothing,
@@ -94,29 +99,115 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Why there is nothing to read.
+enum Unread {
+    /// It can be no letter.
+    Unfit(String),
+    Failed(io::Error),
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        Unread::Failed(error)
+    }
+}
+
+/// Whether an error is about what lies there: a link, a socket, what we may not read. Everything else passes, as a want of
+/// descriptors or memory does, and nothing is thrown away for it.
+fn is_final(error: &io::Error) -> bool {
+    let causes = [Errno::LOOP, Errno::NXIO, Errno::ACCESS, Errno::PERM];
+    let number = error.raw_os_error();
+    causes
+        .iter()
+        .any(|cause| number == Some(cause.raw_os_error()))
+}
+
 /// Whether a file is a plain one of our own user that nobody else can have written.
-fn own(file: &File) -> Result<(), String> {
-    let metadata = file.metadata().map_err(|error| error.to_string())?;
+fn own(file: &File) -> Result<(), Unread> {
+    let metadata = file.metadata()?;
     let us = rustix::process::geteuid().as_raw();
-    if !metadata.is_file() {
-        return Err("it is not a plain file".to_owned());
+    let unfit = |why: &str| Err(Unread::Unfit(why.to_owned()));
+    match () {
+        () if !metadata.is_file() => unfit("it is not a plain file"),
+        () if metadata.uid() != us => unfit(&format!("it is the file of user {}", metadata.uid())),
+        () if metadata.mode() & 0o022 != 0 => unfit("others may write to it"),
+        () => Ok(()),
     }
-    if metadata.uid() != us {
-        return Err(format!("it is the file of user {}", metadata.uid()));
+}
+
+/// Reads up to a limit.
+fn read(file: File, most: u64) -> Result<Vec<u8>, Unread> {
+    let mut text = Vec::new();
+    file.take(most + 1).read_to_end(&mut text)?;
+    match text.len() as u64 > most {
+        true => Err(Unread::Unfit(format!("it is larger than {most} bytes"))),
+        false => Ok(text),
     }
-    if metadata.mode() & 0o022 != 0 {
-        return Err("others may write to it".to_owned());
-    }
-    Ok(())
+}
+
+fn from_json<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(text).map_err(|error| format!("it cannot be read: {error}"))
 }
 
 /// Reads JSON up to a limit.
 pub(crate) fn parse<T: DeserializeOwned>(file: File, most: u64) -> Result<T, String> {
-    let mut text = Vec::new();
-    let read = file.take(most + 1).read_to_end(&mut text);
-    read.map_err(|error| error.to_string())?;
-    if text.len() as u64 > most {
-        return Err(format!("it is larger than {most} bytes"));
+    match read(file, most) {
+        Ok(text) => from_json(&text),
+        Err(Unread::Unfit(why)) => Err(why),
+        Err(Unread::Failed(error)) => Err(error.to_string()),
     }
-    serde_json::from_slice(&text).map_err(|error| format!("it cannot be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    /// Set in the process that has no descriptors left.
+    const ALONE: &str = "INVIGIL_TEST_ALONE";
+
+    /// The limit is that of a whole process, so it is another one.
+    #[test]
+    fn no_letter_is_lost_for_want_of_a_descriptor() {
+        if std::env::var_os(ALONE).is_none() {
+            let name = "letters::tests::no_letter_is_lost_for_want_of_a_descriptor";
+            let alone = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", name, "--test-threads=1"])
+                .env(ALONE, "1")
+                .output();
+            let alone = alone.unwrap();
+            let said = String::from_utf8_lossy(&alone.stdout);
+            assert!(
+                alone.status.success() && said.contains("1 passed"),
+                "{said}"
+            );
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.order");
+        leave(&path, &"word").unwrap();
+        let few = Rlimit {
+            current: Some(32),
+            maximum: Some(32),
+        };
+        setrlimit(Resource::Nofile, few).unwrap();
+        let all: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+        assert!(matches!(take::<String>(&path), Found::Nothing));
+        drop(all);
+        assert!(matches!(take::<String>(&path), Found::Letter(word) if word == "word"));
+        assert!(matches!(take::<String>(&path), Found::Nothing));
+    }
+
+    #[test]
+    fn what_can_be_no_letter_is_refused_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.order");
+        std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+        assert!(matches!(take::<String>(&path), Found::Refused(_)));
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        assert!(matches!(take::<String>(&path), Found::Refused(_)));
+        fs::write(&path, "{").unwrap();
+        assert!(matches!(take::<String>(&path), Found::Refused(_)));
+        assert!(matches!(take::<String>(&path), Found::Nothing));
+    }
 }

@@ -11,7 +11,10 @@ use invigil_journal::{
     Clock, Error as JournalError, Head, Index, Options, RunRef, Store, StoreError,
 };
 use invigil_policy::Budget;
-use invigil_sandbox::{AllowAll, Handle, Killed, LaunchError, LaunchSpec, Reads, Stdio, launch};
+use invigil_sandbox::{
+    Answer, Decision, Gate, Handle, Killed, LaunchError, LaunchSpec, Line, Reads, Request, Stdio,
+    launch,
+};
 use invigil_schema::{
     AccessDenied, BudgetExceeded, BudgetKind, Event, LimitKind, Note, ObserverNote, Origin, OsText,
     RunFailed, RunFinished, RunId, RunStarted, SDK_SCHEMA, SpawnFailure, StopReason, Tier,
@@ -26,7 +29,7 @@ use crate::record::{Facts, Recorder, Root};
 use crate::redact::Redactor;
 use crate::reported::Reported;
 use crate::spec::{EVENTS, EVENTS_SCHEMA, Input, Leftovers, RUN_ID, RunSpec, SpecError};
-use crate::steer::{Helm, Setup as HelmSetup};
+use crate::steer::{Helm, Setup as HelmSetup, directory_at};
 use crate::watchdog::{Reports, Time, Watchdog};
 
 /// What surrounds a run. The engine itself looks at neither the environment nor the terminal.
@@ -171,8 +174,11 @@ impl Engine {
             why: error.to_string(),
         };
         recorder.processes.report_to(channel.path());
-        let started = self.started(spec).into();
-        recorder.record(Origin::Runtime, &started).map_err(lost)?;
+        let started = self.started(spec);
+        let directory = started.directory;
+        recorder
+            .record(Origin::Runtime, &started.into())
+            .map_err(lost)?;
         if let Some(guard) = &guard {
             let loaded = guard.keep(&self.store)?.into();
             recorder.record(Origin::Runtime, &loaded).map_err(lost)?;
@@ -192,14 +198,14 @@ impl Engine {
             spec,
             run_id: &run_id,
             workspace: self.cwd(spec),
+            directory,
             budget: guard.as_ref().map(|guard| *guard.budget()),
             recorder: &recorder,
             control,
             protected: self.protected(spec, &channel),
         });
         if let Some(above) = &spec.ancestry {
-            // Its parent reaches it there.
-            drop(above.helm.set(helm.clone()));
+            above.reached(&helm);
         }
         let watch = Watch {
             engine: self,
@@ -250,6 +256,7 @@ impl Engine {
         RunStarted {
             command: spec.command.iter().cloned().map(OsText::from).collect(),
             cwd: self.cwd(spec).into_os_string().into(),
+            directory: directory_at(&self.cwd(spec)),
             env_keys: spec.env.keys().cloned().map(OsText::from).collect(),
             platform: spec.platform.clone(),
             agent_shim: spec.agent_shim.clone(),
@@ -284,6 +291,19 @@ impl Engine {
     }
 }
 
+/// Allows everything to a run without a policy. It can be steered all the same.
+struct Open(Control);
+
+impl Gate for Open {
+    fn check(&mut self, _: &Request<'_>) -> Answer {
+        Answer::Now(Decision::Allow)
+    }
+
+    fn begin(&mut self, line: Line) {
+        self.0.attach(line);
+    }
+}
+
 /// A command that is being started and watched.
 struct Watch<'a> {
     engine: &'a Engine,
@@ -303,7 +323,10 @@ struct Watch<'a> {
 impl Watch<'_> {
     /// Starts the command in the best tier that is to be had, and waits for the death of its last process.
     fn run(self) -> Result<(End, Tier, Vec<String>), RunError> {
-        let (end, tier) = self.start()?;
+        let started = self.start();
+        // Nobody is left to steer, or nobody ever was.
+        self.control.detach();
+        let (end, tier) = started?;
         let warnings = self.guard.map_or_else(Vec::new, |guard| guard.warnings());
         Ok((end, tier, warnings))
     }
@@ -351,7 +374,7 @@ impl Watch<'_> {
                         .map_err(RunError::Channel)?;
                     launch(launch_spec, facts, gate)
                 }
-                None => launch(launch_spec, facts, AllowAll),
+                None => launch(launch_spec, facts, Open(self.control.clone())),
             };
             match launched {
                 Ok(handle) => {
@@ -372,12 +395,16 @@ impl Watch<'_> {
                 }
                 Err(error) => {
                     let refused = self.guard.as_ref().and_then(|guard| guard.refused());
-                    let failed = match refused {
-                        Some((_, rule)) => RunFailed {
+                    let failed = match (refused, self.control.stopped()) {
+                        (Some((_, rule)), _) => RunFailed {
                             failure: SpawnFailure::Policy,
                             reason: format!("the policy does not let it start: {rule}"),
                         },
-                        None => not_started(&error),
+                        (None, Some((_, why))) => RunFailed {
+                            failure: SpawnFailure::Internal,
+                            reason: format!("it was ended before it had begun: {why}"),
+                        },
+                        (None, None) => not_started(&error),
                     };
                     return Ok((End::NotStarted(failed), tier));
                 }

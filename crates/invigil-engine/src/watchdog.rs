@@ -89,14 +89,20 @@ impl<'a> Watchdog<'a> {
     /// Returns when the run is over.
     pub(crate) fn watch(&self) {
         let begun = Instant::now();
+        // It may have begun stopped, before its time.
+        let (before, _) = self.control.rested();
+        let rested = || {
+            let (rested, paused) = self.control.rested();
+            (rested.saturating_sub(before), paused)
+        };
         let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
         let mut term_at = self.time.as_ref().map(|time| begun + time.limit);
         let mut kill_at = None;
         let mut sample_at = begun + SAMPLE;
         loop {
             let look_at = reports.are_expected().then(|| Instant::now() + LOOK);
-            let (rested, paused) = self.control.rested();
-            let due = term_at.filter(|_| !paused).map(|at| at + rested);
+            let (paused_for, paused) = rested();
+            let due = term_at.filter(|_| !paused).map(|at| at + paused_for);
             let next = [due, kill_at, look_at]
                 .into_iter()
                 .flatten()
@@ -112,15 +118,15 @@ impl<'a> Watchdog<'a> {
             }
             let now = Instant::now();
             // The time in which everybody was stopped is not the run's.
-            let (rested, _) = self.control.rested();
-            let due = term_at.map(|at| at + rested);
+            let (paused_for, _) = rested();
+            let due = term_at.map(|at| at + paused_for);
             if let Some(time) = self
                 .time
                 .as_ref()
                 .filter(|_| due.is_some_and(|at| at <= now))
             {
                 if time.reason == StopReason::Budget {
-                    let used = begun.elapsed().saturating_sub(rested);
+                    let used = begun.elapsed().saturating_sub(paused_for);
                     self.control.exceeded(BudgetExceeded {
                         budget: BudgetKind::Wall,
                         limit: time.limit.as_millis() as u64,

@@ -22,6 +22,8 @@ const TASKS: &str = "tasks";
 const BLOBS: &str = "blobs";
 /// What views have kept of long runs: a cache.
 const FOLDS: &str = "folds";
+/// The directory of the repositories of checkpoints.
+const CHECKPOINTS: &str = "checkpoints";
 /// The directory of the journal of jobs, and the id that it is bound to.
 const JOBS: &str = "jobs";
 /// Directories with this prefix are runs in the making.
@@ -261,10 +263,11 @@ impl Store {
         // First its name, at once: what is half removed is no run.
         fs::rename(&run.directory, &gone).map_err(StoreError::io("remove", &run.directory))?;
         fs::remove_dir_all(&gone).map_err(StoreError::io("remove", &gone))?;
-        // It may not be there; without its run nobody believes it.
+        // They may not be there; without its run nobody believes them.
         drop(fs::remove_file(
             self.folds().join(format!("{}.ndjson", run.run_id)),
         ));
+        drop(fs::remove_dir_all(self.checkpoints_of(&run.run_id)));
         Ok(Index::forget(self, &run.run_id)?)
     }
 
@@ -334,6 +337,11 @@ impl Store {
     /// Where views keep what they have made of long runs, in a file for each: `RUN.ndjson`. It can be deleted.
     pub fn folds(&self) -> PathBuf {
         self.home.join(FOLDS)
+    }
+
+    /// Where the files of a run's workspace are kept. It goes with the run.
+    pub fn checkpoints_of(&self, run_id: &RunId) -> PathBuf {
+        self.home.join(CHECKPOINTS).join(format!("{run_id}.git"))
     }
 
     /// The blobs of all runs.

@@ -22,9 +22,9 @@ use crate::kernel::{
 use crate::layers::{PolicyDecision, PolicyFlagged, SdkEvent, SdkRejected};
 use crate::steer::{
     BudgetExceeded, CheckpointTaken, ChildRunEnded, ChildRunRefused, ChildRunStarted, Lineage,
-    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, OrderEnded,
-    OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse, RollbackStarted,
-    Rollbacked, RunResumed, RunSuspended, SignalDisposed,
+    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesMissed, MilestonesSet,
+    OrderEnded, OrderRefused, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
+    RollbackStarted, Rollbacked, RunResumed, RunSuspended, SignalDisposed,
 };
 use crate::task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,
@@ -297,6 +297,8 @@ kinds! {
     MilestoneAdvanced = "milestone_advanced", Sched;
     /// A phase is not reached.
     MilestoneBlocked = "milestone_blocked", Sched;
+    /// Phases that a run has not reached by its end.
+    MilestonesMissed = "milestones_missed", Sched;
     /// A run goes round in circles.
     RepeatFuse = "repeat_fuse", Sched;
     /// A run was started inside of this one.
@@ -361,6 +363,9 @@ pub struct RunStarted {
     pub command: Vec<OsText>,
     /// Where it is started.
     pub cwd: OsText,
+    /// Which directory that is, whatever is called so later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<DirectoryId>,
     /// The names, never the values, of the variables that were set for it.
     pub env_keys: Vec<OsText>,
     /// The operating system.
@@ -372,6 +377,27 @@ pub struct RunStarted {
     /// Where it comes from, if it was started inside of another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lineage: Option<Lineage>,
+}
+
+/// What tells a directory from every other one, for as long as it is there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct DirectoryId {
+    /// The file system. Its number may be another one after a restart of the machine.
+    pub device: u64,
+    /// The number within the file system.
+    pub inode: u64,
+    /// When it was made, in nanoseconds since 1970, where the file system knows that. Nobody can choose it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub born_ns: Option<u64>,
+}
+
+impl DirectoryId {
+    /// Whether both name the same directory.
+    pub fn is(&self, other: &DirectoryId) -> bool {
+        let born = self.born_ns == other.born_ns;
+        let told = self.device == other.device || self.born_ns.is_some();
+        self.inode == other.inode && born && told
+    }
 }
 
 /// Data of `run_forked`: record 1 of a run that begins where another one stood.

@@ -41,8 +41,8 @@ pub use digest::{Digest, ParseDigestError};
 pub use envelope::{Envelope, Stamp, encode_body};
 pub use errno::{CallResult, Errno, ParseErrnoError};
 pub use event::{
-    Category, Event, ForkCheckpoint, JournalOpened, JournalRecovered, Origin, RunFailed,
-    RunFinished, RunForked, RunStarted, SpawnFailure, StopReason, Tier,
+    Category, DirectoryId, Event, ForkCheckpoint, JournalOpened, JournalRecovered, Origin,
+    RunFailed, RunFinished, RunForked, RunStarted, SpawnFailure, StopReason, Tier,
 };
 pub use exit::ExitCode;
 pub use guard::{
@@ -73,10 +73,10 @@ pub use os::{
 pub use steer::{
     BudgetExceeded, BudgetKind, BudgetShare, CheckpointCause, CheckpointTaken, ChildRunEnded,
     ChildRunRefused, ChildRunStarted, Circle, Disposition, FuseAction, LeftOut, Lineage,
-    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesSet, Order, OrderEnded,
-    OrderFile, OrderRefused, OrderReply, OrderTaken, ProcessContinued, ProcessStopped, RepeatFuse,
-    RollbackStarted, Rollbacked, RunResumed, RunSuspended, Signal, SignalDisposed, SteeredBy,
-    SuspendReason, Urgency,
+    MilestoneAdvanced, MilestoneBlocked, MilestoneEvidence, MilestonesMissed, MilestonesSet, Order,
+    OrderEnded, OrderFile, OrderRefused, OrderReply, OrderTaken, ProcessContinued, ProcessStopped,
+    RepeatFuse, RollbackStarted, Rollbacked, RunResumed, RunSuspended, Signal, SignalDisposed,
+    SteeredBy, SuspendReason, Urgency,
 };
 pub use task::{
     TaskAnswered, TaskChanged, TaskContract, TaskEnded, TaskProposed, TaskRan, TaskStarted,

@@ -122,6 +122,11 @@ pub enum SteeredBy {
         /// Which one.
         run_id: RunId,
     },
+    /// A run inside of it, whose files nobody may change meanwhile.
+    Child {
+        /// Which one.
+        run_id: RunId,
+    },
 }
 
 /// Data of `order_taken`: written before anything of the order happens. The origin is `user`.
@@ -521,6 +526,13 @@ pub struct MilestoneBlocked {
     pub missing: Vec<String>,
     /// Who wanted it to be checked.
     pub by: SteeredBy,
+}
+
+/// Data of `milestones_missed`: the run is about to end, and these phases are not reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct MilestonesMissed {
+    /// Their names, in their order.
+    pub phases: Vec<String>,
 }
 
 /// Data of `repeat_fuse`: a run goes round in circles.

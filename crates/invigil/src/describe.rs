@@ -277,6 +277,9 @@ pub(crate) fn describe(event: &Event, time: Timestamp) -> String {
             ui::harmless(&blocked.phase),
             ui::harmless(&blocked.missing.join("; "))
         ),
+        Event::MilestonesMissed(missed) => {
+            format!("{BAD}{}{BAD:#}", ui::harmless(&missed.phases.join(" → ")))
+        }
         Event::RepeatFuse(fuse) => steered::fuse(fuse),
         Event::ChildRunStarted(child) => format!(
             "{} {} {}",

@@ -5,12 +5,14 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use invigil_audit::{
-    Coverage, DenialSummary, DirectoryChanges, FileChange, FileEntry, ProcessNode, SummaryDoc,
+    Coverage, DenialSummary, DirectoryChanges, FileChange, FileEntry, MilestoneState, PhaseSummary,
+    ProcessNode, SummaryDoc,
 };
 use invigil_journal::RunRef;
 use invigil_schema::NetOpKind;
 
 use crate::describe::{ended, name, text};
+use crate::steered;
 use crate::ui::{self, BAD, BOLD, DIM, GOOD, WARN, plural};
 
 /// How many lines a part may take where one look must be enough.
@@ -75,6 +77,15 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
             counts.unanswered,
         )?;
     }
+    for (at, circle) in summary.circles.iter().take(FEW).enumerate() {
+        label(out, if at == 0 { "alert" } else { "" })?;
+        writeln!(out, "{}", steered::fuse(circle))?;
+    }
+    more(out, summary.circles.len(), "alerts", "--events")?;
+    if !summary.phases.is_empty() {
+        label(out, "phases")?;
+        writeln!(out, "{}", phases(summary))?;
+    }
     // Of what was not started there was nothing to see.
     let not_seen = match summary.failed {
         Some(_) => &[][..],
@@ -110,6 +121,26 @@ pub(crate) fn print(out: &mut impl Write, run: &RunRef, summary: &SummaryDoc) ->
     writeln!(out, "{}", run.directory().display())?;
     label(out, "look")?;
     writeln!(out, "invigil show {}", run.run_id())
+}
+
+/// How many phases are reached, and which are not.
+pub(crate) fn phases(summary: &SummaryDoc) -> String {
+    let reached = |phase: &&PhaseSummary| phase.state == MilestoneState::Advanced;
+    let all = summary.phases.len();
+    let missing: Vec<String> = summary
+        .phases
+        .iter()
+        .filter(|phase| !reached(phase))
+        .map(|phase| format!("{} ({})", ui::harmless(&phase.phase), name(&phase.state)))
+        .collect();
+    match missing.len() {
+        0 => format!("{GOOD}all {all} reached{GOOD:#}"),
+        open => format!(
+            "{WARN}{} of {all} reached{WARN:#}; not {}",
+            all - open,
+            missing.join(", ")
+        ),
+    }
 }
 
 fn label(out: &mut impl Write, label: &str) -> io::Result<()> {

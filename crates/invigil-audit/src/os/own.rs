@@ -44,6 +44,7 @@ pub(super) fn is_of_interest(kind: &str) -> bool {
             | "milestones_set"
             | "milestone_advanced"
             | "milestone_blocked"
+            | "milestones_missed"
             | "child_run_started"
             | "child_run_ended"
     )
@@ -155,6 +156,11 @@ impl OsView {
             Event::MilestoneBlocked(blocked) => {
                 let state = MilestoneState::Blocked;
                 self.steps.phase(seq, &blocked.phase, state);
+            }
+            Event::MilestonesMissed(missed) => {
+                for phase in &missed.phases {
+                    self.steps.phase(seq, phase, MilestoneState::Missed);
+                }
             }
             Event::ChildRunStarted(child) => {
                 let done = self.agents.changed(AgentProcess {

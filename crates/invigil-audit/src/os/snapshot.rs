@@ -153,6 +153,8 @@ pub enum MilestoneState {
     Blocked,
     /// It is.
     Advanced,
+    /// It was not by the end of the run.
+    Missed,
 }
 
 /// How many events there are of each category.

@@ -9,8 +9,8 @@ mod tree;
 use std::collections::{BTreeMap, BTreeSet};
 
 use invigil_schema::{
-    ApprovalDecision, Event, NetOpKind, OsText, RulePlace, RunFailed, RunFinished, RunId,
-    RunStarted, Stamp, Tier, Timestamp,
+    ApprovalDecision, Event, FuseAction, NetOpKind, OsText, RepeatFuse, RulePlace, RunFailed,
+    RunFinished, RunId, RunStarted, Stamp, Tier, Timestamp,
 };
 use serde::Serialize;
 
@@ -22,7 +22,9 @@ use tree::Tree;
 
 use crate::name::endpoint;
 use crate::outcome::{accesses, note_best};
-use crate::{Access, Coverage, DenialEntry, Fact, Health, HealthDoc, Outcome, View};
+use crate::{
+    Access, Coverage, DenialEntry, Fact, Health, HealthDoc, MilestoneState, Outcome, View,
+};
 
 /// A run for people.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -60,6 +62,12 @@ pub struct SummaryDoc {
     pub endpoints: Vec<EndpointSummary>,
     /// What was refused.
     pub denials: Vec<DenialSummary>,
+    /// How the run went round in circles, oldest first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub circles: Vec<RepeatFuse>,
+    /// Its phases, in their order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseSummary>,
     /// The tier in force.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tier: Option<Tier>,
@@ -140,6 +148,15 @@ pub struct DenialSummary {
     pub count: u64,
 }
 
+/// One phase.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PhaseSummary {
+    /// Its name.
+    pub phase: String,
+    /// Whether it is reached.
+    pub state: MilestoneState,
+}
+
 /// One note.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct NoteSummary {
@@ -170,6 +187,8 @@ pub struct Summary {
     files: Files,
     endpoints: BTreeMap<OsText, EndpointUse>,
     denials: BTreeMap<(DenialEntry, Option<RulePlace>), u64>,
+    circles: Vec<RepeatFuse>,
+    phases: Vec<PhaseSummary>,
     notes: BTreeMap<String, u64>,
     health: Health,
 }
@@ -198,6 +217,21 @@ impl Summary {
             note_best(&mut used.operations, op.op, op.result.into());
             used.hosts.extend(op.host.clone());
             used.count += 1;
+        }
+    }
+
+    /// More is not remembered of what goes round and round; that it does is known by then.
+    fn circle(&mut self, fuse: &RepeatFuse) {
+        const KEPT: usize = 100;
+        if self.circles.len() < KEPT || fuse.action == FuseAction::Stop {
+            self.circles.push(fuse.clone());
+        }
+    }
+
+    fn phase(&mut self, phase: &str, state: MilestoneState) {
+        let known = self.phases.iter_mut().find(|known| known.phase == phase);
+        if let Some(known) = known {
+            known.state = state;
         }
     }
 
@@ -261,6 +295,25 @@ impl View for Summary {
             Event::ObserverNote(note) => {
                 *self.notes.entry(note.detail.clone()).or_default() += 1;
             }
+            Event::RepeatFuse(fuse) => self.circle(fuse),
+            Event::MilestonesSet(set) => {
+                let open = |phase: &String| PhaseSummary {
+                    phase: phase.clone(),
+                    state: MilestoneState::Open,
+                };
+                self.phases = set.phases.iter().map(open).collect();
+            }
+            Event::MilestoneAdvanced(reached) => {
+                self.phase(&reached.phase, MilestoneState::Advanced);
+            }
+            Event::MilestoneBlocked(blocked) => {
+                self.phase(&blocked.phase, MilestoneState::Blocked);
+            }
+            Event::MilestonesMissed(missed) => {
+                for phase in &missed.phases {
+                    self.phase(phase, MilestoneState::Missed);
+                }
+            }
             Event::SdkEvent(_) => self.counts.sdk_events += 1,
             Event::PolicyDecision(_) => self.counts.decisions += 1,
             Event::ApprovalRequested(_) => self.counts.approvals += 1,
@@ -315,6 +368,8 @@ impl View for Summary {
             files: self.files.document(),
             endpoints: endpoints.collect(),
             denials: denials.collect(),
+            circles: self.circles.clone(),
+            phases: self.phases.clone(),
             tier: health.kernel.tier,
             kernel_layer: health.kernel_layer,
             not_seen: not_seen(&health),

@@ -24,6 +24,7 @@ impl Journal {
         let started = RunStarted {
             command: vec!["sh".into()],
             cwd: "/w".into(),
+            directory: None,
             env_keys: vec![],
             platform: "linux".into(),
             agent_shim: "none".into(),

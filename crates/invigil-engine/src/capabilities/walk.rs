@@ -10,6 +10,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 
 use super::{Invalid, entry};
 
+/// Nobody goes deeper. Each level takes a descriptor and some of the stack, and whoever made the tree may want us to have
+/// neither.
+const MAX_DEPTH: usize = 256;
+
 /// What a visitor wants next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -97,6 +101,10 @@ fn below(
     depth: usize,
     visitor: &mut dyn Visitor,
 ) -> io::Result<Next> {
+    if depth >= MAX_DEPTH {
+        visitor.closed(path, &io::Error::other("it is nested too deep"));
+        return Ok(Next::On);
+    }
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     match rustix::fs::openat(dir, name, flags, Mode::empty()) {
         Ok(child) => inside(child.as_fd(), path, depth + 1, visitor),

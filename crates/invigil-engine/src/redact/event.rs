@@ -306,6 +306,7 @@ impl Pass<'_> {
             | Event::BudgetExceeded(_)
             | Event::RollbackStarted(_)
             | Event::MilestonesSet(_)
+            | Event::MilestonesMissed(_)
             | Event::MilestoneAdvanced(_)
             | Event::ChildRunEnded(_)
             | Event::ResourceSample(_) => {}

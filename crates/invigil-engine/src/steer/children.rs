@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use invigil_schema::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::helm::Helm;
+use super::helm::{Helm, Remote};
 use crate::control::Control;
 use crate::guard::Rules;
 use crate::run::{End, Engine, RunError, RunOutcome};
@@ -52,10 +52,9 @@ impl Default for Offspring {
 #[derive(Clone)]
 pub struct Ancestry {
     pub(crate) lineage: Lineage,
-    /// All that were started below the one at the top.
-    family: Arc<AtomicU32>,
-    /// Where the helm of the new run is put, for the parent to reach it.
-    pub(crate) helm: Arc<OnceLock<Helm>>,
+    pub(super) family: Arc<Family>,
+    /// Where the helm of the new run goes, for the parent to reach it.
+    helm: mpsc::Sender<Helm>,
     /// What nobody inside may change: what its parent keeps to itself.
     pub(crate) protected: Vec<PathBuf>,
 }
@@ -63,6 +62,36 @@ pub struct Ancestry {
 impl std::fmt::Debug for Ancestry {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.lineage.fmt(f)
+    }
+}
+
+impl Ancestry {
+    /// The new run can be steered: its parent reaches it there.
+    pub(crate) fn reached(&self, helm: &Helm) {
+        // Who does not wait any more is over itself.
+        drop(self.helm.send(helm.clone()));
+    }
+}
+
+/// A run and all that were started below it.
+#[derive(Default)]
+pub(super) struct Family {
+    /// How many were started below the one at the top.
+    started: AtomicU32,
+    top: OnceLock<Remote>,
+    /// Held by whoever keeps or puts back files: one at a time.
+    pub(super) files: Mutex<()>,
+}
+
+impl Family {
+    /// Whoever says so first is at the top.
+    pub(super) fn begin_with(&self, helm: &Helm) {
+        self.top.get_or_init(|| helm.remote());
+    }
+
+    /// The run at the top, unless it is over and forgotten.
+    pub(super) fn top(&self) -> Option<Helm> {
+        self.top.get()?.helm()
     }
 }
 
@@ -138,7 +167,7 @@ pub(super) struct Children {
     run_id: RunId,
     root: RunId,
     depth: u32,
-    family: Arc<AtomicU32>,
+    family: Arc<Family>,
     protected: Vec<PathBuf>,
     pub(super) open: Vec<Child>,
     /// What those that have ended have used.
@@ -150,10 +179,45 @@ pub(super) struct Child {
     pub(super) run_id: RunId,
     pub(super) process: ProcessRef,
     pub(super) control: Control,
-    pub(super) helm: Arc<OnceLock<Helm>>,
+    /// None if it could not even begin.
+    pub(super) helm: Option<Helm>,
     reserved: Vec<BudgetShare>,
     stream: Option<UnixStream>,
     thread: Option<JoinHandle<Result<RunOutcome, RunError>>>,
+}
+
+impl Ready {
+    /// Starts a run that is on the record. When this returns it can be steered, though its command may not be there yet.
+    pub(super) fn start(
+        self,
+        family: &Family,
+        birth: &Birth,
+        over: impl FnOnce() + Send + 'static,
+    ) -> Child {
+        family.started.fetch_add(1, Ordering::SeqCst);
+        let control = Control::new();
+        let (engine, spec, steered) = (self.engine, self.spec, control.clone());
+        let body = move || {
+            let ran = engine.run(&spec, &steered);
+            // Ours are the last ends of what it was given.
+            drop(spec);
+            over();
+            ran
+        };
+        let thread = std::thread::Builder::new()
+            .name("child run".into())
+            .spawn(body);
+        Child {
+            run_id: self.run_id,
+            process: birth.process,
+            control,
+            // Nobody can send it any more if it has failed.
+            helm: self.helm.recv().ok(),
+            reserved: self.reserved,
+            stream: birth.stream.try_clone().ok(),
+            thread: thread.ok(),
+        }
+    }
 }
 
 /// A run that is about to start.
@@ -163,21 +227,26 @@ pub(super) struct Ready {
     pub(super) reserved: Vec<BudgetShare>,
     engine: Engine,
     spec: RunSpec,
-    helm: Arc<OnceLock<Helm>>,
+    helm: mpsc::Receiver<Helm>,
 }
 
 /// What a run has left of each budget that it has.
 pub(super) type Left = BTreeMap<BudgetKind, u64>;
 
 impl Children {
-    pub(super) fn new(run_id: &RunId, spec: &RunSpec, protected: Vec<PathBuf>) -> Children {
+    pub(super) fn new(
+        run_id: &RunId,
+        spec: &RunSpec,
+        protected: Vec<PathBuf>,
+        family: &Arc<Family>,
+    ) -> Children {
         let above = spec.ancestry.as_ref();
         Children {
             most: spec.offspring,
             run_id: run_id.clone(),
             root: above.map_or_else(|| run_id.clone(), |above| above.lineage.root.clone()),
             depth: above.map_or(0, |above| above.lineage.depth),
-            family: above.map_or_else(Arc::default, |above| Arc::clone(&above.family)),
+            family: Arc::clone(family),
             protected,
             open: Vec::new(),
             spent: BTreeMap::new(),
@@ -212,7 +281,7 @@ impl Children {
                 "{most} runs go on inside of this one, which is the most"
             ));
         }
-        if self.family.load(Ordering::SeqCst) >= self.most.total {
+        if self.family.started.load(Ordering::SeqCst) >= self.most.total {
             let most = self.most.total;
             return Err(format!(
                 "{most} runs were started below {}, which is the most",
@@ -228,7 +297,7 @@ impl Children {
                 .map_err(said)
         };
         let (stdin, stdout, stderr) = (fd(0)?, fd(1)?, fd(2)?);
-        let helm = Arc::new(OnceLock::new());
+        let (reached, helm) = mpsc::channel();
         let words = wanted.command.iter().cloned();
         let mut spec = RunSpec {
             run_id: wanted.run_id.clone(),
@@ -257,7 +326,7 @@ impl Children {
                 reserved: reserved.clone(),
             },
             family: Arc::clone(&self.family),
-            helm: Arc::clone(&helm),
+            helm: reached,
             protected: self.protected.clone(),
         });
         let engine = Engine {
@@ -317,37 +386,6 @@ impl Children {
         Ok((Some(Arc::new(narrowed(more)?)), reserved))
     }
 
-    /// Starts a run that is on the record.
-    pub(super) fn start(
-        &mut self,
-        ready: Ready,
-        birth: &Birth,
-        over: impl FnOnce() + Send + 'static,
-    ) {
-        self.family.fetch_add(1, Ordering::SeqCst);
-        let control = Control::new();
-        let (engine, spec, steered) = (ready.engine, ready.spec, control.clone());
-        let body = move || {
-            let ran = engine.run(&spec, &steered);
-            // Ours are the last ends of what it was given.
-            drop(spec);
-            over();
-            ran
-        };
-        let thread = std::thread::Builder::new()
-            .name("child run".into())
-            .spawn(body);
-        self.open.push(Child {
-            run_id: ready.run_id,
-            process: birth.process,
-            control,
-            helm: ready.helm,
-            reserved: ready.reserved,
-            stream: birth.stream.try_clone().ok(),
-            thread: thread.ok(),
-        });
-    }
-
     /// Those that have ended, or all if that is waited for.
     pub(super) fn reap(&mut self, all: bool) -> Vec<(ChildRunEnded, Child, ChildNews)> {
         let over = |child: &mut Child| {
@@ -365,7 +403,7 @@ impl Children {
                 Some(Ok(Err(error))) => (None, ChildNews::Error(error.to_string())),
                 Some(Err(_)) | None => (None, ChildNews::Error("it could not be run".to_owned())),
             };
-            let used = child.helm.get().map(Helm::used).unwrap_or_default();
+            let used = child.helm.as_ref().map(Helm::used).unwrap_or_default();
             for share in &used {
                 let spent = self.spent.entry(share.budget).or_default();
                 *spent = spent.saturating_add(share.amount);

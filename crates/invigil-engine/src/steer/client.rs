@@ -39,6 +39,16 @@ pub enum SteerError {
     /// It was killed before it had obeyed.
     #[error("run {0} ended before it had obeyed")]
     Gone(RunId),
+    /// It is over, and others may write where it did.
+    #[error(
+        "run {run_id} is over, but {root}, which it belongs to, goes on and may change the same files; wait for its end, or keep and turn back the files of {root}"
+    )]
+    Family {
+        /// The run.
+        run_id: RunId,
+        /// The run at the top.
+        root: RunId,
+    },
     /// What became of it could not be written down.
     #[error("run {run_id}: it could not be recorded: {why}")]
     Unrecorded {

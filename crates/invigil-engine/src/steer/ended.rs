@@ -1,10 +1,12 @@
 //! Orders to a run that is over: there is no supervisor, so whoever gives the order records it.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use invigil_journal::{Clock, Index, Options, RunRef, Store};
-use invigil_schema::{Event, Order, OrderEnded, OrderTaken, Origin, SteeredBy};
+use invigil_schema::{Event, Order, OrderEnded, OrderTaken, Origin, RunStarted, SteeredBy};
 
 use super::checkpoint::{self, Checkpoints, Wanted};
 use super::client::{Given, SteerError};
@@ -24,7 +26,17 @@ pub fn ended(
     if !matches!(order, Order::Checkpoint { .. } | Order::Rollback { .. }) {
         return Err(SteerError::Over(run_id.clone()));
     }
-    let workspace = workspace(run)?;
+    let started = started(run)?;
+    // Whoever is left of the family may write there, and nobody here can stop them.
+    if let Some(lineage) = &started.lineage
+        && store.run(&lineage.root).is_ok_and(|root| root.is_live())
+    {
+        return Err(SteerError::Family {
+            run_id: run_id.clone(),
+            root: lineage.root.clone(),
+        });
+    }
+    let workspace = PathBuf::from(OsStr::from_bytes(started.cwd.as_bytes()));
     let key = random().map_err(|source| SteerError::Io {
         path: store.home().to_owned(),
         source,
@@ -33,7 +45,7 @@ pub fn ended(
     let recorder = Recorder::new(journal, Redactor::new(key), Control::new());
     let mut events = Vec::new();
     let given = obey(
-        &Checkpoints::new(store.home(), run_id, workspace),
+        &Checkpoints::new(store, run_id, workspace, started.directory),
         order,
         &mut |origin, event: Event| {
             let recorded = recorder.record_at(origin, &event);
@@ -101,15 +113,13 @@ fn obey(checkpoints: &Checkpoints, order: Order, record: Record<'_>) -> Result<O
     Ok(ended)
 }
 
-/// Where a run was started.
-fn workspace(run: &RunRef) -> Result<PathBuf, SteerError> {
-    use std::os::unix::ffi::OsStrExt as _;
+/// How a run was started.
+fn started(run: &RunRef) -> Result<RunStarted, SteerError> {
     if let Some(mut reader) = run.read(0)? {
         while let Some(record) = reader.next().map_err(|error| run.error(error))? {
             let envelope = record.envelope().map_err(|error| run.error(error))?;
             if let Event::RunStarted(started) = envelope.event() {
-                let path = std::ffi::OsStr::from_bytes(started.cwd.as_bytes());
-                return Ok(PathBuf::from(path));
+                return Ok(started);
             }
         }
     }

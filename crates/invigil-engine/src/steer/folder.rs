@@ -49,9 +49,11 @@ impl Folder {
         letters::take(&self.file(id, ORDER))
     }
 
-    /// Nobody waits if it cannot be told, and the journal has it all.
-    pub(super) fn reply(&self, reply: &OrderReply) {
-        drop(letters::leave(&self.file(&reply.ended.id, REPLY), reply));
+    /// Whether it is told, or nobody is there to tell.
+    pub(super) fn reply(&self, reply: &OrderReply) -> bool {
+        let left = letters::leave(&self.file(&reply.ended.id, REPLY), reply);
+        let gone = [io::ErrorKind::NotFound, io::ErrorKind::AlreadyExists];
+        left.map_or_else(|error| gone.contains(&error.kind()), |()| true)
     }
 
     pub(super) fn take_reply(&self, id: &str) -> Found<OrderReply> {

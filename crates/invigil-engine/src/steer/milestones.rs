@@ -127,6 +127,12 @@ impl Progress {
         }
     }
 
+    /// The phases that are not reached.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let missing = self.milestones.phases.iter().skip(self.reached);
+        missing.map(|phase| phase.name.clone()).collect()
+    }
+
     fn current(&self) -> Option<&Phase> {
         self.milestones.phases.get(self.reached)
     }

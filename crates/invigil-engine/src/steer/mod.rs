@@ -16,6 +16,7 @@ mod milestones;
 mod request;
 mod usage;
 
+pub(crate) use checkpoint::directory_at;
 pub use checkpoint::{CheckpointError, Checkpoints};
 pub use children::{Ancestry, ChildNews, ChildSpec, Offspring};
 pub use client::{Given, SteerError, give};

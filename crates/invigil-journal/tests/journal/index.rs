@@ -14,6 +14,7 @@ fn started(command: &str) -> Event {
     let started = RunStarted {
         command: vec![OsText::from(command)],
         cwd: OsText::from("/"),
+        directory: None,
         env_keys: Vec::new(),
         platform: "linux".into(),
         agent_shim: "none".into(),

@@ -13,14 +13,18 @@ impl Observer {
         self.filters = filters(self.root);
     }
 
-    /// Whether a process has neither given up nor put on anything: credentials, namespaces, a root, Landlock, filters of its
-    /// own.
+    /// Whether no thread of a process has given up or put on anything: credentials, namespaces, a root, Landlock, filters
+    /// of its own. Which of them asks is not known.
     pub(super) fn is_kin(&mut self, wanted: ProcessRef) -> bool {
+        let tasks = self.table.tasks.iter();
+        let own = tasks.filter(|(_, task)| task.pid == wanted.pid);
+        let threads: Vec<u32> = own.map(|(tid, _)| *tid).collect();
         let Some(process) = self.table.processes.get_mut(&wanted.pid) else {
             return false;
         };
         if process.identity == Identity::Unchecked {
-            let same = Rights::of(&wanted.pid.to_string()).ok() == self.rights;
+            let rights = |tid: &u32| Rights::of(&tid.to_string()).ok();
+            let same = threads.iter().all(|tid| rights(tid) == self.rights);
             process.identity = match same && self.rights.is_some() {
                 true => Identity::Ours,
                 false => Identity::Different,
@@ -29,12 +33,12 @@ impl Observer {
         process.id == wanted
             && process.identity == Identity::Ours
             && self.filters.is_some()
-            && filters(wanted.pid) == self.filters
+            && threads.iter().all(|tid| filters(*tid) == self.filters)
     }
 }
 
-/// How many filters of system calls a process has.
-fn filters(pid: u32) -> Option<Vec<u8>> {
-    let status = cstring(format!("/proc/{pid}/status")).and_then(|path| fs::read_all(&path));
+/// How many filters of system calls a thread has.
+fn filters(tid: u32) -> Option<Vec<u8>> {
+    let status = cstring(format!("/proc/{tid}/status")).and_then(|path| fs::read_all(&path));
     status_line(&status.ok()?, "Seccomp_filters").map(<[u8]>::to_vec)
 }

@@ -246,6 +246,8 @@ impl Observer {
             }
             .into(),
         );
+        // Who was told to stop before there was anybody stops before the command is loaded.
+        observer.obey_all();
         Ok((observer, launched))
     }
 
@@ -341,9 +343,7 @@ impl Observer {
         if news || self.table.tasks.is_empty() && self.unclaimed.is_empty() {
             return Ok(());
         }
-        while let Some(order) = self.mailbox.take() {
-            self.obey(order);
-        }
+        self.obey_all();
         self.tell_when_still();
         // Whoever is in a trapped call while the run is paused waits there.
         let listener = self.listener.as_ref().filter(|_| self.paused.is_none());
@@ -402,6 +402,12 @@ impl Observer {
             Err(error) => return Err(error),
         }
         Ok(())
+    }
+
+    fn obey_all(&mut self) {
+        while let Some(order) = self.mailbox.take() {
+            self.obey(order);
+        }
     }
 
     fn obey(&mut self, order: Order) {

@@ -76,7 +76,7 @@ impl Rollback {
 fn list(store: &Store, run: &str, json: bool) -> Result<u8, CliError> {
     let run = store.find(run)?;
     // Nothing is read below it.
-    let checkpoints = Checkpoints::new(store.home(), run.run_id(), PathBuf::new()).list()?;
+    let checkpoints = Checkpoints::new(store, run.run_id(), PathBuf::new(), None).list()?;
     let mut out = anstream::stdout().lock();
     for taken in &checkpoints {
         match json {

@@ -139,6 +139,7 @@ fn is_decision(event: &Event) -> bool {
             | Event::Rollbacked(_)
             | Event::MilestoneAdvanced(_)
             | Event::MilestoneBlocked(_)
+            | Event::MilestonesMissed(_)
             | Event::RepeatFuse(_)
             | Event::ChildRunStarted(_)
             | Event::ChildRunRefused(_)

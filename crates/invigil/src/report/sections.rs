@@ -10,7 +10,7 @@ use super::html::Html;
 use super::{Frame, picture};
 use crate::commands::claims::claimed;
 use crate::describe::{ended, name, text};
-use crate::ui;
+use crate::{steered, ui};
 
 /// The page of the journal's format, which has the program that checks one.
 const FORMAT: &str = include_str!("../../../../docs/journal-format.md");
@@ -135,6 +135,13 @@ fn overview(
     }
     if !said.claims.is_empty() {
         say("said", &findings(said));
+    }
+    for circle in &summary.circles {
+        say("alert", &strip_str(&steered::fuse(circle)).to_string());
+    }
+    if !summary.phases.is_empty() {
+        let phases = crate::summary::phases(summary);
+        say("phases", &strip_str(&phases).to_string());
     }
     say(
         "processor",

@@ -1,5 +1,6 @@
 //! Runs that are started inside of runs.
 
+use crate::voice::child_spec;
 use crate::world::{World, until};
 
 const INVIGIL: &str = env!("CARGO_BIN_EXE_invigil");
@@ -270,6 +271,26 @@ assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
 os.execvp(sys.argv[1], sys.argv[1:])
 "#;
 
+/// The same in a thread, which then asks for a run itself.
+const THREAD: &str = r#"
+import ctypes, json, os, socket, struct, sys, threading
+code = ctypes.create_string_buffer(struct.pack("<HBBI", 6, 0, 0, 0x7fff0000))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+program = Program(1, ctypes.addressof(code))
+libc = ctypes.CDLL(None, use_errno=True)
+def ask():
+    assert libc.prctl(22, 2, ctypes.byref(program), 0, 0) == 0, ctypes.get_errno()
+    s = socket.socket(socket.AF_UNIX)
+    s.connect(os.environ["INVIGIL_EVENTS"])
+    s.sendall((json.dumps({"schema": "invigil.request.v1", "run_id": os.environ["INVIGIL_RUN_ID"],
+        "request": "run", "child": json.loads(sys.argv[1])}) + "\n").encode())
+    open("said", "wb").write(s.recv(65536))
+thread = threading.Thread(target=ask)
+thread.start()
+thread.join()
+"#;
+
 #[test]
 fn nobody_gets_back_what_it_has_given_up() {
     for world in World::everyone() {
@@ -286,6 +307,20 @@ fn nobody_gets_back_what_it_has_given_up() {
         );
         assert!(!world.work("out").exists());
         assert_eq!(world.all("filtered", "child_run_refused").len(), 1);
+        // Each thread can have filters of its own, and the one that asks is not the first.
+        std::fs::write(world.at("thread.py"), THREAD).unwrap();
+        let wanted = child_spec(
+            world.at("home").to_str().unwrap(),
+            world.work("").to_str().unwrap(),
+            "freed",
+            "touch out",
+        );
+        let (program, wanted) = (world.at("thread.py"), wanted.to_string());
+        let agent = ["python3", program.to_str().unwrap(), &wanted];
+        world.start_command("threaded", &[], &agent).expect(0);
+        let said = world.read("said");
+        assert!(said.contains("a sandbox of its own"), "{said}");
+        assert!(!world.work("out").exists());
         if !world.is_root() {
             continue;
         }

@@ -59,3 +59,25 @@ fn a_run_that_changes_nothing_for_long_is_told_and_then_ended() {
         assert!(world.all("busy", "repeat_fuse").is_empty());
     }
 }
+
+#[test]
+fn whoever_looks_at_the_end_sees_the_alert() {
+    for world in World::everyone() {
+        let script = "for i in 1 2 3 4 5 6; do sh -c 'exit 4'; done; true";
+        let args = ["run", "--run-id", "alert", "--", "sh", "-c", script];
+        let (_, said) = world.expect(0, &args);
+        assert!(
+            said.contains("alert    sh -c 'exit 4' failed 5 times"),
+            "{said}"
+        );
+        let (said, _) = world.expect(0, &["show", "alert"]);
+        assert!(
+            said.contains("alert    sh -c 'exit 4' failed 5 times"),
+            "{said}"
+        );
+        let shown = world.json(0, &["show", "alert", "--json"]);
+        assert_eq!(shown["circles"][0]["count"], 5);
+        world.expect(0, &["report", "alert", "-o", "report.html"]);
+        assert!(world.read("report.html").contains("failed 5 times"));
+    }
+}

@@ -8,9 +8,11 @@
 
 mod budgets;
 mod children;
+mod family;
 mod files;
 mod fuse;
 mod milestones;
 mod pause;
 mod signals;
+mod voice;
 mod world;

@@ -99,3 +99,67 @@ fn an_agent_can_have_its_own_work_checked() {
         assert_eq!(by["through"], "agent");
     }
 }
+
+#[test]
+fn what_is_not_reached_by_the_end_is_said_to_be_missed() {
+    for world in World::everyone() {
+        std::fs::write(world.at("plan.json"), PLAN).unwrap();
+        let plan = world.at("plan.json").to_str().unwrap().to_owned();
+        let run = |run: &str, script: &str| {
+            let args = [
+                "run",
+                "--run-id",
+                run,
+                "--milestones",
+                &plan,
+                "--",
+                "sh",
+                "-c",
+                script,
+            ];
+            world.expect(0, &args).1
+        };
+        let said = run("idle", "true");
+        assert!(
+            said.contains("0 of 2 reached; not build (missed), test (missed)"),
+            "{said}"
+        );
+        let missed = world.event("idle", "milestones_missed");
+        assert_eq!(missed["phases"], serde_json::json!(["build", "test"]));
+        let kinds = ["milestones_missed", "run_finished"];
+        assert_eq!(world.order("idle", &kinds), kinds);
+        let (said, _) = world.expect(0, &["show", "idle"]);
+        assert!(said.contains("0 of 2 reached"), "{said}");
+        let snapshot = world.json(0, &["show", "idle", "--snapshot", "--json"]);
+        assert_eq!(snapshot["milestones"][1]["state"], "missed");
+        world.expect(0, &["report", "idle", "-o", "report.html"]);
+        let page = world.read("report.html");
+        assert!(page.contains("0 of 2 reached"));
+        assert!(page.contains("milestones_missed build → test"));
+
+        // Half of it is half of it, and all of it misses nothing.
+        let going = world.start(
+            "half",
+            &["--milestones", &plan],
+            "mkdir out; echo good > out/report; while [ ! -e stop ]; do sleep 0.02; done",
+        );
+        world.wait_for("out/report");
+        world.expect(0, &["milestone", "half"]);
+        world.shell("touch stop");
+        going.expect(0);
+        let missed = world.event("half", "milestones_missed");
+        assert_eq!(missed["phases"], serde_json::json!(["test"]));
+        let going = world.start(
+            "whole",
+            &["--milestones", &plan],
+            "while [ ! -e end ]; do sleep 0.02; done",
+        );
+        world.expect(0, &["milestone", "whole"]);
+        world.expect(0, &["milestone", "whole"]);
+        world.shell("touch end");
+        going.expect(0);
+        assert!(world.all("whole", "milestones_missed").is_empty());
+        let (said, _) = world.expect(0, &["show", "whole"]);
+        assert!(said.contains("all 2 reached"), "{said}");
+    }
+}

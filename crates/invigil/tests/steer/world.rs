@@ -1,6 +1,6 @@
 //! A store, the binary, one user, and runs that go on while somebody steers them.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -83,6 +83,8 @@ impl World {
         command
             .env("HOME", self.directory.path())
             .env("INVIGIL_HOME", self.at("home"))
+            // What a killed supervisor leaves goes with the rest.
+            .env("XDG_RUNTIME_DIR", self.directory.path())
             .env("NO_COLOR", "1")
             .current_dir(self.at("work"));
         command
@@ -238,8 +240,4 @@ pub(crate) fn until(what: &str, mut so: impl FnMut() -> bool) {
 pub(crate) fn state(pid: u64) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
-}
-
-pub(crate) fn exists(path: &Path) -> bool {
-    path.symlink_metadata().is_ok()
 }

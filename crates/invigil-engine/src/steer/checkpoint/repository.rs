@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write};
+use std::ops::Bound;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -42,11 +43,14 @@ pub(super) struct Line {
     pub(super) path: PathBuf,
 }
 
-/// A path of a checkpoint, with the object that has its content.
+/// What a checkpoint has of a path, with the object that has its content.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Kept {
-    pub(super) line: Line,
-    pub(super) object: Option<String>,
+    pub(super) kind: Kind,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+    pub(super) object: Option<Box<str>>,
 }
 
 /// Everything in a checkpoint, by path.
@@ -54,12 +58,11 @@ pub(super) struct Kept {
 pub(super) struct Entries(pub(super) BTreeMap<PathBuf, Kept>);
 
 impl Entries {
-    /// The paths of files and links.
-    pub(super) fn files(&self) -> impl Iterator<Item = &Path> {
-        let files = self.0.values();
-        files
-            .filter(|kept| kept.line.kind != Kind::Directory)
-            .map(|kept| kept.line.path.as_path())
+    /// The first path that is this one or comes after it.
+    pub(super) fn from(&self, path: &Path) -> Option<&Path> {
+        let from = (Bound::Included(path), Bound::Unbounded);
+        let mut behind = self.0.range::<Path, _>(from);
+        behind.next().map(|(path, _)| path.as_path())
     }
 }
 
@@ -88,20 +91,57 @@ impl Repository {
             return Ok(Vec::new());
         }
         let format = ["for-each-ref", "--format=%(tree) %(contents)%00", REFS];
-        let listed = self.git.call(&format)?;
         let mut all = Vec::new();
-        for text in listed.parts() {
+        self.each(&format, |text| {
             let text = String::from_utf8_lossy(text);
             let Some((tree, text)) = text.trim().split_once(' ') else {
-                continue;
+                return Ok(());
             };
-            let mut taken: CheckpointTaken = serde_json::from_str(text)
-                .map_err(|error| CheckpointError::Git(format!("a checkpoint: {error}")))?;
+            let mut taken: CheckpointTaken = serde_json::from_str(text)?;
             tree.clone_into(&mut taken.tree);
             all.push(taken);
-        }
+            Ok(())
+        })?;
         all.sort_by_key(|taken| number(&taken.id));
         Ok(all)
+    }
+
+    /// Does something with each part of what git prints, each ended by a zero byte, however much it is.
+    fn each(
+        &self,
+        args: &[&str],
+        mut act: impl FnMut(&[u8]) -> io::Result<()>,
+    ) -> Result<(), CheckpointError> {
+        let mut command = self.git.command();
+        let mut git = Running(
+            command
+                .args(args)
+                .stdin(Stdio::null())
+                .stdout(Stdio::piped())
+                .stderr(Stdio::null())
+                .spawn()
+                .map_err(cannot_run)?,
+        );
+        let what = args.first().copied().unwrap_or_default();
+        let failed = |why: String| CheckpointError::Git(format!("git {what}: {why}"));
+        let mut parts = || -> io::Result<()> {
+            let Some(output) = git.0.stdout.take() else {
+                return Ok(());
+            };
+            let mut output = BufReader::new(output);
+            let mut part = Vec::new();
+            while output.read_until(0, &mut part)? > 0 {
+                act(part.strip_suffix(b"\0").unwrap_or(&part))?;
+                part.clear();
+            }
+            Ok(())
+        };
+        parts().map_err(|error| failed(error.to_string()))?;
+        match git.0.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(failed(status.to_string())),
+            Err(error) => Err(failed(error.to_string())),
+        }
     }
 
     /// Begins to take files in.
@@ -117,7 +157,7 @@ impl Repository {
         let input = child.stdin.take().map(BufWriter::new);
         Ok(Import {
             git: self.git.clone(),
-            child,
+            child: Running(child),
             input,
             marks: 0,
         })
@@ -125,35 +165,20 @@ impl Repository {
 
     /// What is in a checkpoint.
     pub(super) fn entries(&self, tree: &str) -> Result<Entries, CheckpointError> {
-        let listed = self
-            .git
-            .call(&["ls-tree", "-r", "-z", "--full-tree", tree])?;
-        if listed.truncated {
-            return Err(CheckpointError::Git("it has too many files".to_owned()));
-        }
-        let mut objects = BTreeMap::new();
-        let mut manifest = None;
-        for entry in listed.parts() {
-            let Some((object, path)) = parse_entry(entry) else {
-                continue;
-            };
-            match path.strip_prefix(b"files/") {
-                Some(path) => {
-                    objects.insert(PathBuf::from(OsStr::from_bytes(path)), object);
-                }
-                None => manifest = Some(object),
+        let list = self.objects()?.read(&format!("{tree}:list"));
+        let list = list.map_err(|error| CheckpointError::Git(error.to_string()))?;
+        let mut entries: BTreeMap<PathBuf, Kept> = parse_manifest(&list).map(Line::kept).collect();
+        drop(list);
+        self.each(&["ls-tree", "-r", "-z", "--full-tree", tree], |entry| {
+            if let Some((object, path)) = parse_entry(entry)
+                && let Some(path) = path.strip_prefix(b"files/")
+                && let Some(kept) = entries.get_mut(Path::new(OsStr::from_bytes(path)))
+            {
+                kept.object = Some(object.into());
             }
-        }
-        let manifest = manifest.ok_or_else(|| CheckpointError::Git("it has no list".to_owned()))?;
-        let mut reader = self.objects()?;
-        let text = reader
-            .read(&manifest)
-            .map_err(|error| CheckpointError::Git(error.to_string()))?;
-        let entries = parse_manifest(&text).map(|line| {
-            let object = objects.remove(&line.path);
-            (line.path.clone(), Kept { line, object })
-        });
-        Ok(Entries(entries.collect()))
+            Ok(())
+        })?;
+        Ok(Entries(entries))
     }
 
     /// Reads objects, one after the other.
@@ -169,7 +194,7 @@ impl Repository {
         let (input, output) = (child.stdin.take(), child.stdout.take());
         let output = output.map(BufReader::new);
         Ok(Objects {
-            child,
+            _git: Running(child),
             input,
             output,
         })
@@ -185,17 +210,28 @@ fn number(id: &str) -> u64 {
 }
 
 /// `MODE TYPE OBJECT\tPATH`
-fn parse_entry(entry: &[u8]) -> Option<(String, &[u8])> {
+fn parse_entry(entry: &[u8]) -> Option<(&str, &[u8])> {
     let tab = entry.iter().position(|byte| *byte == b'\t')?;
     let head = str::from_utf8(&entry[..tab]).ok()?;
-    let object = head.split(' ').nth(2)?.to_owned();
+    let object = head.split(' ').nth(2)?;
     Some((object, &entry[tab + 1..]))
+}
+
+/// git at work. Nobody is left behind.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        drop(self.0.kill());
+        drop(self.0.wait());
+    }
 }
 
 /// Takes files in.
 pub(super) struct Import {
     git: Caller,
-    child: Child,
+    /// What it has not finished is no checkpoint.
+    child: Running,
     input: Option<BufWriter<ChildStdin>>,
     /// How many contents there were. The n-th file or link of the manifest has the n-th content.
     marks: usize,
@@ -222,10 +258,10 @@ impl Import {
         // Its end is the end of what it reads.
         drop(self.input.take());
         let mut said = String::new();
-        if let Some(stderr) = &mut self.child.stderr {
+        if let Some(stderr) = &mut self.child.0.stderr {
             drop(stderr.take(4096).read_to_string(&mut said));
         }
-        let status = self.child.wait();
+        let status = self.child.0.wait();
         if sent.is_err() || !status.is_ok_and(|status| status.success()) {
             let why = sent.err().map(|error| error.to_string());
             let why = why.filter(|_| said.is_empty()).unwrap_or(said);
@@ -236,10 +272,15 @@ impl Import {
     }
 
     fn send(&mut self, taken: &CheckpointTaken, manifest: &[Line]) -> io::Result<()> {
-        let list: Vec<u8> = manifest.iter().flat_map(Line::encode).collect();
-        self.blob(&list)?;
+        self.marks += 1;
         let (of_list, message) = (self.marks, serde_json::to_vec(taken)?);
         let input = self.input.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+        let length: usize = manifest.iter().map(|line| line.encode().len()).sum();
+        writeln!(input, "blob\nmark :{of_list}\ndata {length}")?;
+        for line in manifest {
+            input.write_all(&line.encode())?;
+        }
+        input.write_all(b"\n")?;
         writeln!(input, "commit {REFS}/{}", taken.id)?;
         input.write_all(b"committer Invigil <invigil@localhost> 0 +0000\n")?;
         writeln!(input, "data {}", message.len())?;
@@ -256,15 +297,6 @@ impl Import {
         }
         writeln!(input, "M 100644 :{of_list} list\ndone")?;
         input.flush()
-    }
-}
-
-impl Drop for Import {
-    fn drop(&mut self) {
-        // Nobody is left behind, and what was not finished is no checkpoint.
-        drop(self.input.take());
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 
@@ -300,6 +332,25 @@ impl Line {
         line
     }
 
+    /// As it is found in a checkpoint; its content is not known yet.
+    fn kept(self) -> (PathBuf, Kept) {
+        let Line {
+            kind,
+            mode,
+            uid,
+            gid,
+            path,
+        } = self;
+        let kept = Kept {
+            kind,
+            mode,
+            uid,
+            gid,
+            object: None,
+        };
+        (path, kept)
+    }
+
     fn decode(text: &[u8]) -> Option<Line> {
         let mut parts = text.splitn(5, |byte| *byte == b' ');
         let mut next = || str::from_utf8(parts.next()?).ok();
@@ -328,7 +379,7 @@ fn parse_manifest(text: &[u8]) -> impl Iterator<Item = Line> {
 
 /// Reads objects.
 pub(super) struct Objects {
-    child: Child,
+    _git: Running,
     input: Option<ChildStdin>,
     output: Option<BufReader<ChildStdout>>,
 }
@@ -350,14 +401,6 @@ impl Objects {
         output.read_exact(&mut content)?;
         output.read_exact(&mut [0])?;
         Ok(content)
-    }
-}
-
-impl Drop for Objects {
-    fn drop(&mut self) {
-        drop((self.input.take(), self.output.take()));
-        drop(self.child.kill());
-        drop(self.child.wait());
     }
 }
 

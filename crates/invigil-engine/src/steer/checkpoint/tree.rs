@@ -1,24 +1,28 @@
 //! Finding and reading the files of a workspace, by descriptors that follow no link.
 
-use std::collections::BTreeSet;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use invigil_schema::{LeftOut, OsText};
-use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, Stat, openat2};
+use invigil_schema::{DirectoryId, LeftOut, OsText};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, StatxFlags, openat2};
+use rustix::io::Errno;
 
-use super::repository::{Import, Kind, Line};
-use super::{CheckpointError, LISTED};
+use super::LISTED;
+use super::repository::{Entries, Import, Kind, Line};
 use crate::capabilities::entry::open_regular;
 use crate::capabilities::ignored::Ignored;
 use crate::capabilities::walk::{Next, Visit, Visitor, walk};
 
 /// A larger file is left out.
 const MAX_FILE: u64 = 64 << 20;
-/// More is not kept.
-const MAX_FILES: u64 = 200_000;
-const MAX_BYTES: u64 = 4 << 30;
+
+/// How much is kept.
+#[derive(Debug, Clone)]
+pub(super) struct Most {
+    pub(super) files: u64,
+    pub(super) bytes: u64,
+}
 
 /// What was found.
 #[derive(Default)]
@@ -30,28 +34,55 @@ pub(super) struct Listed {
     pub(super) left_out_count: u64,
 }
 
-/// The directory itself, without a link on the way: a run that may rename it could have put one there.
-pub(super) fn held(workspace: &Path) -> io::Result<OwnedFd> {
+/// The directory itself. A run that may rename it could have put a link there, so none is followed unless it is looked
+/// where that leads.
+pub(super) fn open(workspace: &Path, known: bool) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::NO_SYMLINKS;
+    let resolve = match known {
+        true => ResolveFlags::empty(),
+        false => ResolveFlags::NO_SYMLINKS,
+    };
     Ok(openat2(CWD, workspace, flags, Mode::empty(), resolve)?)
 }
 
+/// What tells this directory from every other one.
+pub(super) fn directory_id(directory: &OwnedFd) -> io::Result<DirectoryId> {
+    let stat = rustix::fs::fstat(directory)?;
+    let more = rustix::fs::statx(directory, "", AtFlags::EMPTY_PATH, StatxFlags::BTIME);
+    let more = more.ok().filter(|more| {
+        let known = StatxFlags::from_bits_retain(more.stx_mask);
+        known.contains(StatxFlags::BTIME)
+    });
+    let born_ns = more.and_then(|more| {
+        let seconds = u64::try_from(more.stx_btime.tv_sec).ok()?;
+        let whole = seconds.checked_mul(1_000_000_000)?;
+        whole.checked_add(more.stx_btime.tv_nsec.into())
+    });
+    Ok(DirectoryId {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        born_ns,
+    })
+}
+
+/// The same of the directory at a path, for the record. None if there is none.
+pub(crate) fn directory_at(path: &Path) -> Option<DirectoryId> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::openat(CWD, path, flags, Mode::empty()).ok()?;
+    directory_id(&directory).ok()
+}
+
 impl Listed {
-    /// Reads everything below the workspace into objects. Times and sizes can be made up, so nothing is taken for
-    /// unchanged.
+    /// Reads everything below a directory into objects; nothing, if it is too much. Times and sizes can be made up, so
+    /// nothing is taken for unchanged.
     pub(super) fn read(
-        workspace: &Path,
+        root: &OwnedFd,
         store: &Path,
-        also: &BTreeSet<PathBuf>,
+        most: &Most,
+        also: Option<&Entries>,
         import: &mut Import,
-    ) -> Result<Listed, CheckpointError> {
-        let unreadable = |source: io::Error| CheckpointError::Workspace {
-            workspace: workspace.to_owned(),
-            source,
-        };
-        let root = held(workspace).map_err(unreadable)?;
-        let device = rustix::fs::fstat(&root).map_err(|error| unreadable(error.into()))?;
+    ) -> io::Result<Option<Listed>> {
+        let device = rustix::fs::fstat(root)?;
         let mut reading = Reading {
             listed: Listed::default(),
             ignored: Ignored::default(),
@@ -59,16 +90,14 @@ impl Listed {
             import,
             device: device.st_dev,
             store: rustix::fs::stat(store).ok(),
-            too_large: false,
+            most,
+            want: None,
         };
-        walk(root.as_fd(), &mut reading).map_err(unreadable)?;
-        if reading.too_large {
-            return Err(CheckpointError::TooLarge {
-                workspace: workspace.to_owned(),
-                most: format!("{MAX_FILES} files or {} GiB", MAX_BYTES >> 30),
-            });
+        walk(root.as_fd(), &mut reading)?;
+        match reading.want.take() {
+            Some(want) => Err(want),
+            None => Ok((!reading.is_too_large()).then_some(reading.listed)),
         }
-        Ok(reading.listed)
     }
 
     fn leave_out(&mut self, path: &Path, why: impl ToString) {
@@ -85,21 +114,25 @@ impl Listed {
 struct Reading<'a> {
     listed: Listed,
     ignored: Ignored,
-    also: &'a BTreeSet<PathBuf>,
+    also: Option<&'a Entries>,
     import: &'a mut Import,
     /// What is mounted below is somebody else's.
     device: u64,
     store: Option<Stat>,
-    too_large: bool,
+    most: &'a Most,
+    /// What we lack to go on.
+    want: Option<io::Error>,
 }
 
 impl Reading<'_> {
     /// Whether a path, or something below it, is wanted whatever a `.gitignore` says.
     fn is_wanted(&self, path: &Path) -> bool {
-        let mut from = self
-            .also
-            .range::<Path, _>((std::ops::Bound::Included(path), std::ops::Bound::Unbounded));
-        from.next().is_some_and(|next| next.starts_with(path))
+        let next = self.also.and_then(|also| also.from(path));
+        next.is_some_and(|next| next.starts_with(path))
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.listed.files > self.most.files || self.listed.bytes > self.most.bytes
     }
 
     /// Why a path is left out, if it is.
@@ -179,16 +212,29 @@ impl Visitor for Reading<'_> {
             Ok(()) => {}
             // Without git nothing can be kept; what cannot be read is left out.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(error),
+            Err(error) if is_want(&error) => return Err(error),
             Err(error) => self.listed.leave_out(visit.path, error),
         }
-        self.too_large |= self.listed.files > MAX_FILES || self.listed.bytes > MAX_BYTES;
-        match self.too_large {
+        match self.is_too_large() || self.want.is_some() {
             true => Ok(Next::Stop),
             false => Ok(Next::On),
         }
     }
 
     fn closed(&mut self, path: &Path, error: &io::Error) {
-        self.listed.leave_out(path, error);
+        match error.raw_os_error() {
+            Some(number) if is_want(error) => {
+                self.want = Some(io::Error::from_raw_os_error(number))
+            }
+            _ => self.listed.leave_out(path, error),
+        }
     }
+}
+
+/// Whether it is we who lack something. That says nothing of the file, which would be missing then.
+fn is_want(error: &io::Error) -> bool {
+    let wants = [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error);
+    error
+        .raw_os_error()
+        .is_some_and(|error| wants.contains(&error))
 }

@@ -2,7 +2,6 @@
 
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use invigil_schema::{
     RunSuspended, SteeredBy, StopReason, SuspendReason,
 };
 
-use super::{GRACE, Helm, Inner, Open, SETTLE, lock};
+use super::{Await, GRACE, Helm, Inner, SETTLE, lock};
 use crate::control::Control;
 use crate::steer::children::{self, Birth, Child, ChildNews, ChildSpec};
 use crate::steer::request::Reply;
@@ -49,7 +48,7 @@ impl Inner {
                     birth.tell(&ChildNews::Error(why.to_owned()));
                     return None;
                 }
-                state.births.push(birth);
+                state.births.push_back(birth);
                 drop(state);
                 self.wake();
             }
@@ -60,14 +59,21 @@ impl Inner {
 
     /// Starts the runs that were asked for, each on the record first.
     pub(super) fn bear(&self, helm: &Helm) {
-        let mut state = self.state();
-        // Nothing is born in a run that stands still.
-        if state.suspended.is_some() {
-            return;
-        }
-        let births = std::mem::take(&mut state.births);
-        drop(state);
-        for birth in births {
+        loop {
+            let _turn = lock(&self.turn);
+            let birth = {
+                let mut state = self.state();
+                // Nothing is born in a run that stands still.
+                let next = match state.stops.is_empty() {
+                    true => state.births.pop_front(),
+                    false => None,
+                };
+                state.bearing = next.as_ref().map(|birth| birth.process);
+                next
+            };
+            let Some(birth) = birth else {
+                return;
+            };
             if let Err(why) = self.start_child(&birth, helm) {
                 let process = Some(birth.process);
                 let refused = ChildRunRefused {
@@ -80,7 +86,7 @@ impl Inner {
         }
     }
 
-    pub(super) fn start_child(&self, birth: &Birth, helm: &Helm) -> Result<(), String> {
+    fn start_child(&self, birth: &Birth, helm: &Helm) -> Result<(), String> {
         if self.state().over || self.control.stopped().is_some() {
             return Err("the run that it would be in is ending".to_owned());
         }
@@ -105,12 +111,13 @@ impl Inner {
         self.begin_to_await(&run_id)?;
         birth.tell(&ChildNews::Started { run_id });
         let helm = helm.clone();
-        lock(&self.children).start(ready, birth, move || helm.0.wake());
+        let child = ready.start(&self.family, birth, move || helm.0.wake());
+        lock(&self.children).open.push(child);
         Ok(())
     }
 
     /// The agent waits, from its first child that goes on to the end of the last.
-    pub(super) fn begin_to_await(&self, child: &RunId) -> Result<(), String> {
+    fn begin_to_await(&self, child: &RunId) -> Result<(), String> {
         if self.state().awaits.is_some() {
             return Ok(());
         }
@@ -123,9 +130,8 @@ impl Inner {
             why: None,
         };
         self.record(Origin::Runtime, suspended)?;
-        self.state().awaits = Some(Open {
+        self.state().awaits = Some(Await {
             id,
-            reason: SuspendReason::SubAgentAwait,
             since: Instant::now(),
         });
         Ok(())
@@ -145,7 +151,7 @@ impl Inner {
         if let Some(open) = awaits {
             let resumed = RunResumed {
                 id: open.id,
-                reason: open.reason,
+                reason: SuspendReason::SubAgentAwait,
                 by: SteeredBy::Supervisor,
                 after_ms: open.since.elapsed().as_millis() as u64,
             };
@@ -160,8 +166,11 @@ impl Inner {
             self.cpu_us.store(used, Ordering::Relaxed);
         }
         let wanted = |child: &Child| child.process == exited.process;
-        if lock(&self.children).open.iter().any(wanted) {
-            self.state().gone.push(exited.process);
+        let wants = lock(&self.children).open.iter().any(wanted);
+        let mut state = self.state();
+        if wants || state.bearing == Some(exited.process) {
+            state.gone.push(exited.process);
+            drop(state);
             self.wake();
         }
     }
@@ -169,32 +178,20 @@ impl Inner {
     /// Ends the runs that nobody wants any more.
     pub(super) fn abandon(&self) {
         let gone = std::mem::take(&mut self.state().gone);
-        let unwanted: Vec<_> = {
-            let children = lock(&self.children);
-            let open = children.open.iter();
-            let unwanted = open.filter(|child| gone.contains(&child.process));
-            unwanted
-                .map(|child| (child.control.clone(), Arc::clone(&child.helm)))
-                .collect()
-        };
+        let unwanted = self.children(|child| gone.contains(&child.process));
         for (control, helm) in unwanted {
-            cancel_child(&control, &helm, "whoever wanted it has ended");
+            cancel_child(&control, helm.as_ref(), "whoever wanted it has ended");
         }
     }
 
     /// Ends all children, those inside of them first, and waits for them. What does not end in time is killed.
     pub(super) fn cancel_children(&self, why: &str) {
-        let children: Vec<_> = {
-            let children = lock(&self.children);
-            let open = children.open.iter();
-            open.map(|child| (child.control.clone(), Arc::clone(&child.helm)))
-                .collect()
-        };
+        let children = self.children(|_| true);
         if children.is_empty() {
             return;
         }
         for (control, helm) in &children {
-            cancel_child(control, helm, why);
+            cancel_child(control, helm.as_ref(), why);
         }
         let until = Instant::now() + GRACE + GRACE;
         while Instant::now() < until && children.iter().any(|(control, _)| !control.is_over()) {
@@ -205,19 +202,25 @@ impl Inner {
         }
     }
 
-    pub(super) fn each_child(&self, act: impl Fn(&Helm)) {
-        let helms: Vec<Helm> = {
-            let children = lock(&self.children);
-            let helms = children.open.iter().filter_map(|child| child.helm.get());
-            helms.cloned().collect()
-        };
-        helms.iter().for_each(act);
+    /// Does something to each child that can be steered.
+    pub(super) fn each_child(&self, act: impl FnMut(&Helm)) {
+        let children = self.children(|_| true);
+        let helms = children.iter().filter_map(|(_, helm)| helm.as_ref());
+        helms.for_each(act);
+    }
+
+    /// What steers the children that are meant.
+    fn children(&self, meant: impl Fn(&Child) -> bool) -> Vec<(Control, Option<Helm>)> {
+        let children = lock(&self.children);
+        let open = children.open.iter().filter(|child| meant(child));
+        let steered = open.map(|child| (child.control.clone(), child.helm.clone()));
+        steered.collect()
     }
 }
 
-/// Asks a child to end. One that has not begun to take orders yet is killed.
-fn cancel_child(control: &Control, helm: &OnceLock<Helm>, why: &str) {
-    match helm.get() {
+/// Asks a child to end. One that could not begin is not waited for.
+fn cancel_child(control: &Control, helm: Option<&Helm>, why: &str) {
+    match helm {
         Some(helm) => helm.cancel(why),
         None => control.end(StopReason::Parent, why),
     }

@@ -6,23 +6,24 @@ mod phases;
 mod signals;
 mod stops;
 
+use std::collections::VecDeque;
 use std::io::Write as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use invigil_policy::Budget;
 use invigil_schema::{
-    BudgetShare, Disposition, Event, Order, OrderEnded, OrderFile, OrderRefused, OrderReply,
-    OrderTaken, Origin, ProcessRef, ResourceSample, RunId, SdkEventType, Signal, SteeredBy,
-    StopReason, SuspendReason,
+    BudgetShare, DirectoryId, Disposition, Event, Order, OrderEnded, OrderFile, OrderRefused,
+    OrderReply, OrderTaken, Origin, ProcessRef, ResourceSample, RunId, SdkEventType, Signal,
+    SteeredBy, StopReason,
 };
 
 use super::checkpoint::{self, Checkpoints, Wanted};
-use super::children::{Birth, Children, amounts, is_used_up};
+use super::children::{Birth, Children, Family, amounts, is_used_up};
 use super::disk::Disk;
 use super::folder::Folder;
 use super::fuse::Watcher;
@@ -37,6 +38,7 @@ use crate::record::Recorder;
 use crate::run::Engine;
 use crate::spec::RunSpec;
 use signals::Disposed;
+use stops::Stop;
 
 /// Between two looks for orders.
 const LOOK: Duration = Duration::from_millis(100);
@@ -53,6 +55,17 @@ const MAX_WISHES: usize = 4;
 /// Steers one run. Clones steer the same run.
 #[derive(Clone)]
 pub(crate) struct Helm(Arc<Inner>);
+
+/// The same, of a run that may be over and forgotten.
+#[derive(Clone)]
+pub(super) struct Remote(Weak<Inner>);
+
+impl Remote {
+    /// None if it is forgotten.
+    pub(super) fn helm(&self) -> Option<Helm> {
+        self.0.upgrade().map(Helm)
+    }
+}
 
 struct Inner {
     run_id: RunId,
@@ -72,6 +85,13 @@ struct Inner {
     /// What the command and all that it has waited for have used.
     cpu_us: AtomicU64,
     children: Mutex<Children>,
+    /// All runs that belong together.
+    family: Arc<Family>,
+    /// The one at the top of them.
+    root_run: RunId,
+    /// Held by whoever stops or lets go everybody, and by whoever starts a run inside: no run is born in between. A run
+    /// above comes before those inside of it.
+    turn: Mutex<()>,
     /// Ends the checks of phases.
     cancel: Cancel,
     engine: Engine,
@@ -88,8 +108,8 @@ struct Inner {
 #[derive(Default)]
 struct State {
     inbox: Inbox,
-    /// Every process is stopped.
-    suspended: Option<Open>,
+    /// Who has stopped every process; nobody, if it goes on.
+    stops: Vec<Stop>,
     /// When a run that was asked to end is killed.
     kill_at: Option<Instant>,
     /// Why nobody can steer.
@@ -102,12 +122,16 @@ struct State {
     blown: bool,
     /// There is something to do before the next look.
     news: bool,
+    /// What became of orders, and could not be told yet.
+    replies: Vec<OrderReply>,
     /// Runs that processes of this one want.
-    births: Vec<Birth>,
+    births: VecDeque<Birth>,
+    /// The process whose run is just being started.
+    bearing: Option<ProcessRef>,
     /// Processes that wanted a run, and have ended.
     gone: Vec<ProcessRef>,
     /// The suspension of the agent that waits for its children.
-    awaits: Option<Open>,
+    awaits: Option<Await>,
     /// Phases that the agent wants to be checked.
     wishes: Vec<(Option<String>, Option<ProcessRef>)>,
     over: bool,
@@ -117,10 +141,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A suspension that is open.
-struct Open {
+/// A wait for children that is open.
+struct Await {
     id: String,
-    reason: SuspendReason,
     since: Instant,
 }
 
@@ -134,6 +157,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) run_id: &'a RunId,
     /// The directory whose files checkpoints keep.
     pub(crate) workspace: PathBuf,
+    /// Which one it is.
+    pub(crate) directory: Option<DirectoryId>,
     pub(crate) budget: Option<Budget>,
     pub(crate) recorder: &'a Arc<Recorder>,
     pub(crate) control: &'a Control,
@@ -145,10 +170,18 @@ impl Helm {
     pub(crate) fn new(setup: Setup<'_>) -> Helm {
         let (store, run_id) = (setup.engine.store.home(), setup.run_id);
         let budget = setup.budget.unwrap_or_default();
-        Helm(Arc::new(Inner {
+        let above = setup.spec.ancestry.as_ref();
+        let family = above.map_or_else(Arc::default, |above| Arc::clone(&above.family));
+        let root_run = above.map_or(run_id, |above| &above.lineage.root).clone();
+        let helm = Helm(Arc::new(Inner {
             run_id: run_id.clone(),
             folder: Folder::new(store, run_id),
-            checkpoints: Checkpoints::new(store, run_id, setup.workspace.clone()),
+            checkpoints: Checkpoints::new(
+                &setup.engine.store,
+                run_id,
+                setup.workspace.clone(),
+                setup.directory,
+            ),
             recorder: Arc::clone(setup.recorder),
             control: setup.control.clone(),
             usage: Usage::new(&budget),
@@ -158,7 +191,10 @@ impl Helm {
             root: Mutex::default(),
             sample: Mutex::default(),
             cpu_us: AtomicU64::new(0),
-            children: Mutex::new(Children::new(run_id, setup.spec, setup.protected)),
+            children: Mutex::new(Children::new(run_id, setup.spec, setup.protected, &family)),
+            family,
+            root_run,
+            turn: Mutex::default(),
             cancel: Cancel::new(),
             engine: setup.engine.clone(),
             spec: setup.spec.clone(),
@@ -167,7 +203,13 @@ impl Helm {
             state: Mutex::default(),
             changed: Condvar::new(),
             due: AtomicBool::new(false),
-        }))
+        }));
+        helm.0.family.begin_with(&helm);
+        helm
+    }
+
+    pub(super) fn remote(&self) -> Remote {
+        Remote(Arc::downgrade(&self.0))
     }
 
     /// From now on every order is refused.
@@ -198,6 +240,7 @@ impl Helm {
         let inner = &self.0;
         loop {
             let over = inner.wait(LOOK);
+            inner.reply();
             for id in inner.folder.left() {
                 inner.look(&id);
             }
@@ -250,18 +293,6 @@ impl Helm {
             BudgetShare { budget, amount }
         };
         limits.map(share).collect()
-    }
-
-    /// The run that this one was started in is paused, or goes on.
-    fn follow(&self, parent: &RunId, paused: bool) {
-        let by = SteeredBy::Parent {
-            run_id: parent.clone(),
-        };
-        let id = uuid::Uuid::now_v7().simple().to_string();
-        drop(match paused {
-            true => self.0.pause(&id, SuspendReason::Pause, by, None),
-            false => self.0.resume(by),
-        });
     }
 
     /// The run that this one was started in does not want it any more. Those inside of it go first.
@@ -384,13 +415,25 @@ impl Inner {
             why: (!why.is_empty()).then_some(why),
         };
         if let Ok(to) = self.record(Origin::Runtime, ended.clone()) {
-            self.folder.reply(&OrderReply {
+            self.state().replies.push(OrderReply {
                 schema: OrderReply::SCHEMA.to_owned(),
                 ended,
                 from,
                 to,
             });
         }
+        self.reply();
+    }
+
+    /// Tells whoever gave an order. What cannot be told now is told at the next look; when there is none any more, the
+    /// journal has it all.
+    fn reply(&self) {
+        let replies = std::mem::take(&mut self.state().replies);
+        let untold = replies
+            .into_iter()
+            .filter(|reply| !self.folder.reply(reply));
+        let untold: Vec<_> = untold.collect();
+        self.state().replies.extend(untold);
     }
 
     fn obey(&self, file: &OrderFile, seq: u64) -> Obeyed {
@@ -400,7 +443,7 @@ impl Inner {
             order: file.id.clone(),
         };
         match &file.order {
-            Order::Pause { why } => self.pause(&file.id, SuspendReason::Pause, by, why.clone()),
+            Order::Pause { why } => self.pause(&file.id, by, why.clone()),
             Order::Resume => self.resume(by),
             Order::Signal(signal) => self.signal(signal, by),
             Order::Checkpoint { label } => self.still(&file.id, &by, || {
@@ -432,6 +475,7 @@ impl Inner {
     fn finish(&self) {
         self.cancel_children("the run that it was started in is over");
         self.part(true);
-        drop(self.let_go(SteeredBy::Supervisor));
+        self.let_all_go();
+        self.record_missed();
     }
 }

@@ -1,10 +1,10 @@
 //! The phases of the run, checked when somebody wants it.
 
-use invigil_schema::{Event, Origin, ProcessRef, Signal, SteeredBy, Urgency};
+use invigil_schema::{Event, MilestonesMissed, Origin, ProcessRef, Signal, SteeredBy, Urgency};
 
 use super::{Inner, MAX_TEXT, MAX_WISHES, lock};
 use crate::approvals::Asking;
-use crate::steer::milestones::Means;
+use crate::steer::milestones::{Means, Progress};
 use crate::steer::request::Reply;
 
 impl Inner {
@@ -34,6 +34,16 @@ impl Inner {
                 text: text[..end].to_owned(),
             };
             drop(self.signal(&signal, SteeredBy::Supervisor));
+        }
+    }
+
+    /// The run is over. What it was to reach and has not is on its record.
+    pub(super) fn record_missed(&self) {
+        let progress = lock(&self.progress);
+        let phases = progress.as_ref().map(Progress::missing).unwrap_or_default();
+        if !phases.is_empty() {
+            // A failure is met again at the last record.
+            drop(self.record(Origin::Runtime, MilestonesMissed { phases }));
         }
     }
 
