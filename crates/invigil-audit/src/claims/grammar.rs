@@ -2,6 +2,7 @@
 //! for or made to depend on something claims nothing.
 
 use super::Claimed;
+use super::passing;
 use super::sentence::{Sentence, Word};
 
 /// A sentence with one of these is about something else than what has happened.
@@ -127,16 +128,6 @@ const KINDS_OF_FILE: &[&str] = &[
     "any",
     "anything",
 ];
-const PASS: &[&str] = &[
-    "pass",
-    "passes",
-    "passed",
-    "passing",
-    "succeed",
-    "succeeds",
-    "succeeded",
-    "green",
-];
 const NETWORK: &[&str] = &["network", "internet"];
 const TRAFFIC: &[&str] = &[
     "access",
@@ -160,7 +151,7 @@ pub(super) fn claims(sentence: &Sentence<'_>) -> Vec<Claimed> {
         return absent;
     }
     let mut claims = Vec::new();
-    if tests_pass(words) {
+    if passing::says_so(words, denies) {
         claims.push(Claimed::TestsPass);
     }
     claims.extend(ran(words));
@@ -171,52 +162,6 @@ pub(super) fn claims(sentence: &Sentence<'_>) -> Vec<Claimed> {
 
 fn denies(words: &[Word<'_>]) -> bool {
     words.iter().any(|word| word.is_one_of(NEGATION))
-}
-
-/// `All 12 tests pass`, `the test suite is green`, `` `cargo test` passes ``.
-fn tests_pass(words: &[Word<'_>]) -> bool {
-    let words = without_zero_failures(words);
-    if denies(&words) {
-        return false;
-    }
-    let passes = |at: usize| {
-        let behind = words[at + 1..].iter();
-        let skip = [
-            "now", "still", "all", "have", "has", "are", "is", "were", "was", "suite", "suites",
-        ];
-        let mut behind = behind.skip_while(|word| word.is_one_of(&skip));
-        behind.next().is_some_and(|word| word.is_one_of(PASS))
-    };
-    (0..words.len()).any(|at| match &words[at] {
-        Word::Plain(word) => matches!(word.as_str(), "test" | "tests") && passes(at),
-        Word::Quoted(command) => super::suites::is_command(command) && passes(at),
-        _ => false,
-    })
-}
-
-/// `12 passed, 0 failed` denies nothing.
-fn without_zero_failures<'a>(words: &[Word<'a>]) -> Vec<Word<'a>> {
-    let (zero, failures) = (
-        ["0", "no", "zero"],
-        [
-            "failed", "failure", "failures", "failing", "error", "errors", "skipped",
-        ],
-    );
-    let mut kept: Vec<Word<'a>> = Vec::new();
-    let mut at = 0;
-    while at < words.len() {
-        if words[at].is_one_of(&zero)
-            && words
-                .get(at + 1)
-                .is_some_and(|word| word.is_one_of(&failures))
-        {
-            at += 2;
-            continue;
-        }
-        kept.push(words[at].clone());
-        at += 1;
-    }
-    kept
 }
 
 /// Where somebody says of themselves that they have done one of these: `I have also created`, or `Created` at the start.
@@ -597,6 +542,10 @@ mod tests {
             "12 tests passed, 0 failed",
             "`cargo test` passes",
             "Everything is done and all tests are green.",
+            "I verified that all of the tests pass.",
+            "All tests passed with 0 failures.",
+            "With that, all tests pass again.",
+            "Every test passes",
         ] {
             assert_eq!(of(text), [Claimed::TestsPass], "{text}");
         }
@@ -619,6 +568,31 @@ mod tests {
             "```\nall tests pass\n```",
             "I passed the test file to the parser.",
             "`ls` passes",
+            "3 of 12 tests pass",
+            "3 out of the 12 tests passed.",
+            "3/12 tests pass",
+            "Tests passed: 3 of 12",
+            "80% of the tests pass",
+            "0 tests pass",
+            "Zero tests passed.",
+            "7 tests pass",
+            "tests pass a flag to the parser",
+            "The tests pass `--verbose` to it.",
+            "Before my change all tests passed.",
+            "All tests passed before.",
+            "All tests had passed",
+            "All tests pass on main.",
+            "All tests pass in CI",
+            "All tests pass with the old parser",
+            "The goal: all tests pass.",
+            "When all tests pass, I stop",
+            "Apart from two, all tests pass",
+            "The new tests pass.",
+            "The integration tests pass.",
+            "The test passes.",
+            "The remaining tests pass",
+            "The README says that all tests pass.",
+            "Tests were green when I started",
         ] {
             assert_eq!(of(text), [], "{text}");
         }
