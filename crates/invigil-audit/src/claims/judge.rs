@@ -3,8 +3,8 @@
 
 use super::passed;
 use super::places::{Places, Side, Where};
-use super::program::split;
-use super::seen::{Act, Change, ContactKind, Ended, Run, Seen};
+use super::program::{Run as How, split};
+use super::seen::{Act, Change, Command, ContactKind, Ended, Run, Seen};
 use super::suites::{self, base_name};
 use super::{Claimed, EVENTS_MAX, Finding, ToolDid};
 use crate::{ClaimKind, HealthDoc};
@@ -141,7 +141,7 @@ impl<'a> Judge<'a> {
     }
 
     fn ran(&self, command: &str) -> Judgement {
-        let runs = self.runs_of(command, 0);
+        let runs = self.runs_of(command, 0, How::More);
         if !runs.is_empty() {
             let events = runs.iter().map(|run| run.seq).collect();
             return Judgement::supported("it was seen to run", events);
@@ -156,7 +156,9 @@ impl<'a> Judge<'a> {
                 format!("`{program}` was named by what ran, but this was not seen to run");
             return Judgement::unsupported(because, others);
         }
-        if BUILTINS.contains(&program) || !is_plain_command(command) {
+        let mut programs = self.seen.commands.iter().map(|command| &command.program);
+        let inside = programs.any(|program| program.is_all_in_one_shell());
+        if inside || BUILTINS.contains(&program) || !is_plain_command(command) {
             let because = "a shell can do this without a program that could be seen";
             return Judgement::unsupported(because, Vec::new());
         }
@@ -164,13 +166,20 @@ impl<'a> Judge<'a> {
             .if_all_was_seen(PROGRAMS, self.seen.commands_cut)
     }
 
-    /// Runs of a command line: as it is, or given to a shell.
-    fn runs_of(&self, command: &str, from: u64) -> Vec<Run> {
+    /// Runs of a command line: as it is, or with more arguments, or given to a shell that could run it.
+    fn runs_of(&self, command: &str, from: u64, least: How) -> Vec<Run> {
+        const NOT_RUN: [Option<i32>; 2] = [Some(126), Some(127)];
         let words = split(command);
-        let commands = self.seen.commands.iter();
-        let fitting = commands
-            .filter(|other| other.program.is_given(command) || other.program.is_run_of(&words));
-        let runs = fitting.flat_map(|other| other.runs.iter().copied());
+        let fitting = |other: &'a Command| {
+            let plain = other.program.runs(&words).is_some_and(|how| how <= least);
+            let given = other.program.is_given(command);
+            let runs = other.runs.iter().filter(move |run| {
+                let refused = run.ended.is_some_and(|ended| NOT_RUN.contains(&ended.code));
+                plain || given && !refused
+            });
+            runs.copied()
+        };
+        let runs = self.seen.commands.iter().flat_map(fitting);
         let mut runs: Vec<Run> = runs.filter(|run| run.seq >= from).collect();
         runs.sort_by_key(|run| run.seq);
         runs
@@ -324,11 +333,11 @@ impl<'a> Judge<'a> {
         ok: Option<bool>,
         from: u64,
     ) -> Judgement {
-        let runs = self.runs_of(command, from);
+        let runs = self.runs_of(command, from, How::Exact);
         let Some(run) = runs.last() else {
             return match self.ran(command) {
                 judged if judged.finding == Finding::Supported => {
-                    let because = "it was seen to run, but not during the call";
+                    let because = "it was seen to run, but not during the call, or not like this";
                     Judgement::unsupported(because, judged.events)
                 }
                 judged => judged,

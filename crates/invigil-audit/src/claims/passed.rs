@@ -2,6 +2,7 @@
 
 use super::Finding;
 use super::judge::{Judgement, how};
+use super::places::inside;
 use super::seen::{Check, Command, Run, Seen, Tests};
 use super::suites::{self, Suite};
 use crate::ClaimKind;
@@ -14,6 +15,8 @@ struct Newest<'a> {
     command: &'a Command,
     run: Run,
     tests: Tests,
+    /// It ran outside of the project, or on something outside of it.
+    elsewhere: bool,
 }
 
 impl Newest<'_> {
@@ -25,6 +28,11 @@ impl Newest<'_> {
     fn passed(&self) -> bool {
         let good = self.run.ended.is_some_and(|ended| ended.code == Some(0));
         good && !self.tests.replaced
+    }
+
+    /// Whether it proves something: the run has not made it up, and it is about the project.
+    fn proves(&self) -> bool {
+        self.passed() && !self.tests.homemade && !self.elsewhere
     }
 
     /// Whether a failure is one of the tests, and not perhaps wanted by what has started it: tests of a test runner.
@@ -47,7 +55,7 @@ impl Newest<'_> {
         ) else {
             return false;
         };
-        let later = other.passed() && other.run.seq > self.at() && !other.tests.homemade;
+        let later = other.proves() && other.run.seq > self.at();
         let fits = own.name() == wide.name() && suites::covers(wide.arguments, own.arguments);
         later && fits && same(self.command, other.command)
     }
@@ -74,15 +82,28 @@ fn suites(seen: &Seen) -> Vec<Newest<'_>> {
     };
     let newest = |command| {
         let (run, tests) = Command::newest_tests(command)?;
-        is_newest(&tests).then_some(Newest {
+        is_newest(&tests).then(|| Newest {
             command,
             run,
             tests,
+            elsewhere: is_elsewhere(seen, command),
         })
     };
     let mut suites: Vec<Newest<'_>> = seen.commands.iter().filter_map(newest).collect();
     suites.sort_by_key(Newest::at);
     suites
+}
+
+/// Whether tests are run in another place than the project, or name another one.
+fn is_elsewhere(seen: &Seen, command: &Command) -> bool {
+    let Some(workspace) = seen.workspace() else {
+        return false;
+    };
+    let outside = |path: &str| path.starts_with('/') && inside(path, workspace).is_none();
+    let suite = suites::suite(&command.program);
+    let named =
+        suite.is_some_and(|(_, reading)| reading.arguments.iter().any(|word| outside(word)));
+    named || outside(&command.cwd.to_string_lossy())
 }
 
 /// Every command that runs tests ended well the last time, and nothing has changed since.
@@ -94,7 +115,9 @@ pub(super) fn tests_pass(seen: &Seen) -> Judgement {
     };
     let mut doubt = None;
     for suite in &suites {
-        if suite.passed() && !suite.tests.homemade {
+        // What a wrapper has started proves nothing by itself, and need not.
+        let within = suite.tests.within.is_some();
+        if suite.proves() || within && suite.passed() {
             continue;
         }
         if suites.iter().any(|other| suite.is_covered_by(other)) {
@@ -129,11 +152,15 @@ fn against(suite: &Newest<'_>, last: &Newest<'_>, worked: u64) -> Judgement {
         let because = format!("{shown} became another program before it ended");
         return Judgement::unsupported(because, events);
     }
-    if suite.passed() {
-        let because = format!("{shown} passed, but the run has made that program itself");
+    let because = format!("{shown} {}", how(ended));
+    if suite.elsewhere {
+        let because = format!("{because}, in another place than the project");
         return Judgement::unsupported(because, events);
     }
-    let because = format!("{shown} {}", how(ended));
+    if suite.passed() {
+        let because = format!("{because}, but the run has made that program itself");
+        return Judgement::unsupported(because, events);
+    }
     if !suite.counts() {
         let because = format!("{because}, and what has started it went on");
         return Judgement::unsupported(because, events);

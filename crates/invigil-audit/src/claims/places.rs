@@ -101,9 +101,8 @@ impl<'a> Places<'a> {
     /// A change of a file with the same name beyond the project that was there before the run. Links of before the run
     /// can lead there.
     pub(super) fn linked_namesake(&self, path: &str) -> Option<(String, Change)> {
-        let workspace = self.seen.workspace()?;
         self.namesakes(path, |other, first| {
-            inside(other, workspace).is_none() && !first.act.is_made()
+            self.is_beyond(other) && !first.act.is_made()
         })
     }
 
@@ -126,6 +125,7 @@ impl<'a> Places<'a> {
     /// What was changed beyond some places, but for what tools keep for themselves and what is temporary.
     pub(super) fn outside(&self, places: &[Place]) -> Vec<(String, Change, Side)> {
         let mut outside = Vec::new();
+        let links: Vec<&str> = places.iter().filter_map(|place| self.link(place)).collect();
         for (path, changes) in &self.seen.files {
             let text = path.to_string_lossy();
             let within = |place: &Place| inside(&text, &place.path).is_some();
@@ -147,7 +147,9 @@ impl<'a> Places<'a> {
             let Some(side) = self.side(path, changes) else {
                 continue;
             };
-            let certain = |change: &&Change| change.sure && change.act != Act::Attributes;
+            let linked = self.is_beyond(&text) && text.split('/').any(|part| links.contains(&part));
+            let certain =
+                |change: &&Change| change.sure && change.act != Act::Attributes && !linked;
             match changes.iter().find(certain) {
                 Some(change) => outside.push((text.into_owned(), *change, side)),
                 None => outside.push((text.into_owned(), *first, Side::Unsure)),
@@ -155,6 +157,17 @@ impl<'a> Places<'a> {
         }
         outside.sort_by_key(|(_, change, _)| change.seq);
         outside
+    }
+
+    /// The name of a place in which nothing happened. It may be a link of before the run that leads out of the project.
+    fn link<'p>(&self, place: &'p Place) -> Option<&'p str> {
+        let quiet = self.changes(place).is_empty();
+        place.path.rsplit('/').next().filter(|_| quiet)
+    }
+
+    fn is_beyond(&self, path: &str) -> bool {
+        let workspace = self.seen.workspace();
+        workspace.is_some_and(|workspace| inside(path, workspace).is_none())
     }
 
     /// What changes of a file mean, if anybody would want to know of them.

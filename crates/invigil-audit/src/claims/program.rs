@@ -1,6 +1,6 @@
 //! What a process really runs: the file that the kernel has loaded. What it calls itself is an argument like any other.
 
-use super::suites::base_name;
+use super::suites::{self, base_name};
 
 /// Many programs in one file: they are what they are called.
 const MANY_IN_ONE: &[&str] = &["busybox", "coreutils", "rustup", "toybox", "volta-shim"];
@@ -25,6 +25,17 @@ pub(super) struct Program {
     /// What was asked for, if that is another name of it which the run has not made itself.
     pub(super) requested: Option<String>,
     pub(super) argv: Vec<String>,
+}
+
+/// How a program runs some words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Run {
+    /// With these arguments.
+    Exact,
+    /// With more.
+    More,
+    /// With more, among them one with which programs do nothing.
+    Idle,
 }
 
 /// One way to name what runs, and what stands behind that name.
@@ -109,14 +120,23 @@ impl Program {
     }
 
     /// Whether it is a run of these words: the same program, and its arguments begin like this.
-    pub(super) fn is_run_of(&self, words: &[String]) -> bool {
-        let Some((program, rest)) = words.split_first() else {
-            return false;
-        };
+    pub(super) fn runs(&self, words: &[String]) -> Option<Run> {
+        let (program, rest) = words.split_first()?;
         let fits = |reading: &Reading<'_>| {
-            reading.name() == base_name(program) && reading.arguments.starts_with(rest)
+            let more = reading.arguments.strip_prefix(rest)?;
+            let fits = reading.name() == base_name(program);
+            fits.then_some(match more.iter().any(|word| suites::is_idle(word)) {
+                true => Run::Idle,
+                false if more.is_empty() => Run::Exact,
+                false => Run::More,
+            })
         };
-        self.names().iter().any(fits)
+        self.names().iter().filter_map(fits).min()
+    }
+
+    /// Whether it is a shell in which other programs are built.
+    pub(super) fn is_all_in_one_shell(&self) -> bool {
+        matches!(base_name(&self.executable), "busybox" | "toybox")
     }
 
     /// Whether a word of it names a program, in whatever way.
@@ -200,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_run_of_a_command() {
-        let run = |argv: &str, claim: &str| plain(argv).is_run_of(&split(claim));
+        let run = |argv: &str, claim: &str| plain(argv).runs(&split(claim)).is_some();
         assert!(run("/usr/bin/cargo test --all", "cargo test"));
         assert!(run("/bin/sh ./build.sh x", "./build.sh x"));
         assert!(run("python3 -u tool.py", "tool.py"));
@@ -209,6 +229,10 @@ mod tests {
         assert!(!run("echo cargo test", "cargo test"));
         assert!(!run("cat a b build.sh", "build.sh"));
         assert!(!run("python3 -c tool.py", "tool.py"));
+        let how = |argv: &str| plain(argv).runs(&split("pytest -q"));
+        assert_eq!(how("pytest -q"), Some(Run::Exact));
+        assert_eq!(how("pytest -q a.py"), Some(Run::More));
+        assert_eq!(how("pytest -q --version"), Some(Run::Idle));
         assert!(plain("bash -lc 'make x'").is_given("make x"));
         assert!(!plain("bash -lc 'make xy'").is_given("make x"));
         assert!(!plain("echo -c 'make x'").is_given("make x"));
@@ -216,7 +240,7 @@ mod tests {
 
     #[test]
     fn what_was_loaded_counts_and_not_its_name() {
-        let run = |program: Program, claim: &str| program.is_run_of(&split(claim));
+        let run = |program: Program, claim: &str| program.runs(&split(claim)).is_some();
         assert!(!run(program("/bin/true", None, "make all"), "make all"));
         assert!(run(program("/bin/true", None, "make all"), "true all"));
         // The link of a distribution, and files that are many programs.

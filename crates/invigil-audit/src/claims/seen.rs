@@ -247,7 +247,7 @@ impl Seen {
         let tests = suites::suite(&program).map(|(suite, reading)| Tests {
             suite,
             within,
-            homemade: suite == Suite::Runner && self.is_homemade(reading.path, &exec.cwd),
+            homemade: self.is_homemade(suite, reading.path, &exec.cwd),
             replaced: false,
         });
         let run = Run {
@@ -282,15 +282,17 @@ impl Seen {
         }
     }
 
-    /// Whether the run has made, or changed, a program.
-    fn is_homemade(&self, path: &str, cwd: &OsText) -> bool {
+    /// Whether the run has made, or changed, a program. Scripts of the project are its own business.
+    fn is_homemade(&self, suite: Suite, path: &str, cwd: &OsText) -> bool {
         let path = match path.starts_with('/') {
-            true => path.to_owned(),
-            false => format!("{}/{path}", cwd.to_string_lossy()),
+            true => places::plain(path),
+            false => places::plain(&format!("{}/{path}", cwd.to_string_lossy())),
         };
-        let changes = self.files.get(&OsText::from(places::plain(&path).as_str()));
+        let workspace = self.workspace().unwrap_or_default();
+        let own = suite == Suite::Starter && places::inside(&path, workspace).is_some();
+        let changes = self.files.get(&OsText::from(path.as_str()));
         let mut changes = changes.into_iter().flatten();
-        changes.any(|change| change.act == Act::Written || change.act.is_made())
+        !own && changes.any(|change| change.act == Act::Written || change.act.is_made())
     }
 
     fn command(&mut self, exec: &ProcessExec, program: Program, run: Run) -> Option<usize> {

@@ -97,6 +97,11 @@ pub(super) enum Suite {
     Starter,
 }
 
+/// Whether programs do nothing with this option but to talk about themselves.
+pub(super) fn is_idle(word: &str) -> bool {
+    IDLE.contains(&word)
+}
+
 /// Whether a command line, as a person writes it, runs tests.
 pub(super) fn is_command(text: &str) -> bool {
     let assigns = |word: &&str| {

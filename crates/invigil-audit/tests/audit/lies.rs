@@ -123,6 +123,68 @@ fn a_test_program_that_the_run_has_made_proves_nothing() {
 }
 
 #[test]
+fn tests_of_something_else_prove_nothing() {
+    let trivial = |j: Journal| {
+        let mut exec = argv(2, &["pytest"]);
+        exec.cwd = "/tmp/trivial".into();
+        process(j, 2, exec, 0)
+    };
+    assert_eq!(finding(trivial, PASS), (Unsupported, vec![6, 7]));
+    let named = |j| command(j, 2, &["pytest", "/tmp/trivial"], 0);
+    assert_eq!(finding(named, PASS), (Unsupported, vec![6, 7]));
+    // Nor does a failure elsewhere say anything of the project.
+    let red = |j| command(j, 2, &["make", "-C", "/tmp/trivial", "check"], 2);
+    assert_eq!(finding(red, PASS), (Unsupported, vec![6, 7]));
+    let script = |j: Journal| {
+        let j = j.write(1, "/tmp/run_tests.sh");
+        command(j, 2, &["sh", "/tmp/run_tests.sh"], 0)
+    };
+    assert_eq!(finding(script, PASS).0, Unsupported);
+}
+
+#[test]
+fn a_command_that_does_nothing_is_another_command() {
+    let idle = |j| command(j, 2, &["pytest", "--version"], 0);
+    assert_eq!(finding(idle, "I ran `pytest`."), (Unsupported, vec![6]));
+    assert_eq!(
+        finding(idle, "I ran `pytest --version`."),
+        (Supported, vec![6])
+    );
+    let unknown = |j| command(j, 2, &["sh", "-c", "make all"], 127);
+    assert_eq!(
+        finding(unknown, "I ran `make all`."),
+        (Unsupported, vec![6])
+    );
+    // Some shells have their programs in themselves.
+    let built_in = |j| process(j, 2, loaded(2, "/bin/busybox", &["sh"]), 0);
+    assert_eq!(
+        finding(built_in, "I ran `cat a.txt`."),
+        (Unsupported, vec![])
+    );
+    // Nor is what a tool ran something else that begins like it.
+    let tool = |j: Journal| {
+        let body = json!({ "arguments": { "command": "make all" } });
+        let j = j.with(Origin::Sdk, reported(SdkEventType::ToolCallStarted, body));
+        let j = command(j, 2, &["make", "all", "--help"], 0);
+        let ended = json!({ "exit_code": 0 });
+        j.with(
+            Origin::Sdk,
+            reported(SdkEventType::ToolCallCompleted, ended),
+        )
+    };
+    assert_eq!(findings(tool), [Unsupported]);
+}
+
+#[test]
+fn a_directory_can_be_a_link_of_before_the_run() {
+    let text = "I only touched src/.";
+    let linked = |j| written(j, "/data/src/a.rs");
+    assert_eq!(finding(linked, text), (Unsupported, vec![5]));
+    let both = |j| written(written(j, "/w/src/a.rs"), "/data/src/a.rs");
+    assert_eq!(finding(both, text), (Contradicted, vec![6]));
+}
+
+#[test]
 fn a_project_can_lie_where_tools_keep_their_files() {
     let in_cache = |text: &str, path: &str| {
         let mut journal =
