@@ -249,9 +249,7 @@ pub(super) fn is_kept_by_tools(inside: &str) -> bool {
     };
     let turns_git = |part: &&str| matches!(*part, "hooks" | "config" | "config.worktree" | "info");
     match (parts[at], parts.get(at + 1)) {
-        (".git", Some(&("modules" | "worktrees"))) => {
-            !parts[at + 2..].iter().any(turns_git)
-        }
+        (".git", Some(&("modules" | "worktrees"))) => !parts[at + 2..].iter().any(turns_git),
         (".git", Some(part)) => !turns_git(part),
         _ => true,
     }
