@@ -29,7 +29,7 @@ use crate::{Fact, Health, HealthDoc, View};
 /// As many claims are listed, and as many again if they are contradicted.
 const CLAIMS_MAX: usize = 1000;
 /// As many are judged.
-const JUDGED_MAX: u64 = 10_000;
+const JUDGED_MAX: u64 = 4_000;
 /// As many records are named for each.
 const EVENTS_MAX: usize = 20;
 /// As much of a sentence is shown.

@@ -2,8 +2,8 @@
 //! else.
 
 use invigil_schema::{
-    ApprovalRequested, ApprovalScope, Asked, Digest, FileOp, FileOpKind, NetOp, ProcessExec,
-    ProcessRef,
+    ApprovalRequested, ApprovalScope, Asked, Digest, FileOp, FileOpKind, NetOp, OsText,
+    ProcessExec, ProcessRef,
 };
 
 /// The interpreter of a script has at most this many words before the script's own.
@@ -87,7 +87,23 @@ pub(super) fn is_exec(asked: &Asked, done: &ProcessExec) -> bool {
         return false;
     };
     let plain = *program == done.executable && *argv == done.argv;
+    // Where a link led that was asked for is not recorded; its name is.
+    let named = |asked: &OsText| {
+        asked == program || argv.first().is_some_and(|name| is_called(asked, name))
+    };
     let front = 1..done.argv.len().min(IN_FRONT + 1);
     let script = || front.into_iter().any(|at| done.argv[at..] == argv[..]);
+    let script = || done.requested.as_ref().is_some_and(named) && script();
     *cwd == done.cwd && (plain || *program != done.executable && script())
+}
+
+/// Whether a path ends in the same name as another one.
+fn is_called(path: &OsText, other: &OsText) -> bool {
+    let name = |path: &OsText| {
+        path.as_bytes()
+            .rsplit(|byte| *byte == b'/')
+            .next()
+            .map(<[u8]>::to_vec)
+    };
+    name(path) == name(other)
 }

@@ -431,6 +431,23 @@ fn an_approval_of_a_program_or_an_address_is_bound_too() {
         .kernel(elsewhere)
         .finished(0)
         .differs(4, "ask by");
+    // A script has its interpreter in front, and another program does not become it by its arguments.
+    let what_script = Asked::Exec {
+        program: "/w/make".into(),
+        argv: vec!["./make".into(), "all".into()],
+        cwd: "/w".into(),
+    };
+    let asked = || question(what_script.clone());
+    let script = ProcessExec {
+        requested: Some("/w/make".into()),
+        ..loaded(1, "/usr/bin/dash", &["/bin/sh", "./make", "all"])
+    };
+    allowed(asked(), Run).kernel(script).finished(0).fits();
+    let evil = loaded(1, "/usr/bin/make", &["evil", "./make", "all"]);
+    allowed(asked(), Run)
+        .kernel(evil)
+        .finished(0)
+        .differs(4, "ask by");
     let what = Asked::Net {
         op: NetOpKind::Connect,
         address: connect(1, 443).address,
