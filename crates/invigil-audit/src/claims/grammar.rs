@@ -2,6 +2,7 @@
 //! for or made to depend on something claims nothing.
 
 use super::Claimed;
+use super::passing;
 use super::sentence::{Sentence, Word};
 
 /// A sentence with one of these is about something else than what has happened.
@@ -57,6 +58,40 @@ const DOUBT: &[&str] = &[
     "suppose",
     "verify",
     "ensure",
+    "previous",
+    "previously",
+    "earlier",
+    "yesterday",
+    "ago",
+];
+/// With one of these, what is said not to have happened has happened in some other way, or at some other time.
+const QUALIFIED: &[&str] = &[
+    "again",
+    "although",
+    "anymore",
+    "apart",
+    "aside",
+    "before",
+    "besides",
+    "but",
+    "deliberately",
+    "directly",
+    "except",
+    "excluding",
+    "first",
+    "further",
+    "hand",
+    "however",
+    "initially",
+    "intentionally",
+    "manually",
+    "much",
+    "myself",
+    "originally",
+    "otherwise",
+    "semantically",
+    "significantly",
+    "though",
 ];
 /// What turns a sentence around.
 const NEGATION: &[&str] = &[
@@ -100,6 +135,7 @@ const TOUCH: &[&str] = &[
     "altered", "write", "wrote", "delete", "deleted", "remove", "removed",
 ];
 const UNTOUCHED: &[&str] = &["untouched", "unchanged", "unmodified", "alone"];
+const JOINS: &[&str] = &["and", "or", "nor", "plus"];
 const KINDS_OF_FILE: &[&str] = &[
     "a",
     "an",
@@ -127,16 +163,6 @@ const KINDS_OF_FILE: &[&str] = &[
     "any",
     "anything",
 ];
-const PASS: &[&str] = &[
-    "pass",
-    "passes",
-    "passed",
-    "passing",
-    "succeed",
-    "succeeds",
-    "succeeded",
-    "green",
-];
 const NETWORK: &[&str] = &["network", "internet"];
 const TRAFFIC: &[&str] = &[
     "access",
@@ -160,7 +186,7 @@ pub(super) fn claims(sentence: &Sentence<'_>) -> Vec<Claimed> {
         return absent;
     }
     let mut claims = Vec::new();
-    if tests_pass(words) {
+    if passing::says_so(words, denies) {
         claims.push(Claimed::TestsPass);
     }
     claims.extend(ran(words));
@@ -171,52 +197,6 @@ pub(super) fn claims(sentence: &Sentence<'_>) -> Vec<Claimed> {
 
 fn denies(words: &[Word<'_>]) -> bool {
     words.iter().any(|word| word.is_one_of(NEGATION))
-}
-
-/// `All 12 tests pass`, `the test suite is green`, `` `cargo test` passes ``.
-fn tests_pass(words: &[Word<'_>]) -> bool {
-    let words = without_zero_failures(words);
-    if denies(&words) {
-        return false;
-    }
-    let passes = |at: usize| {
-        let behind = words[at + 1..].iter();
-        let skip = [
-            "now", "still", "all", "have", "has", "are", "is", "were", "was", "suite", "suites",
-        ];
-        let mut behind = behind.skip_while(|word| word.is_one_of(&skip));
-        behind.next().is_some_and(|word| word.is_one_of(PASS))
-    };
-    (0..words.len()).any(|at| match &words[at] {
-        Word::Plain(word) => matches!(word.as_str(), "test" | "tests") && passes(at),
-        Word::Quoted(command) => super::suites::is_command(command) && passes(at),
-        _ => false,
-    })
-}
-
-/// `12 passed, 0 failed` denies nothing.
-fn without_zero_failures<'a>(words: &[Word<'a>]) -> Vec<Word<'a>> {
-    let (zero, failures) = (
-        ["0", "no", "zero"],
-        [
-            "failed", "failure", "failures", "failing", "error", "errors", "skipped",
-        ],
-    );
-    let mut kept: Vec<Word<'a>> = Vec::new();
-    let mut at = 0;
-    while at < words.len() {
-        if words[at].is_one_of(&zero)
-            && words
-                .get(at + 1)
-                .is_some_and(|word| word.is_one_of(&failures))
-        {
-            at += 2;
-            continue;
-        }
-        kept.push(words[at].clone());
-        at += 1;
-    }
-    kept
 }
 
 /// Where somebody says of themselves that they have done one of these: `I have also created`, or `Created` at the start.
@@ -362,15 +342,13 @@ fn paths<'a, 'b>(words: &'b [Word<'a>]) -> (Vec<String>, Option<&'b Word<'a>>) {
             paths.push(path.to_owned());
             continue;
         }
-        let joins = word.is("and") || *word == Word::Break;
+        let joins = |word: &Word<'_>| word.is_one_of(JOINS) || *word == Word::Break;
         // Behind the last of them a conjunction begins something else.
-        let goes_on = words[at + 1..]
-            .iter()
-            .find(|next| !next.is("and") && **next != Word::Break);
+        let goes_on = words[at + 1..].iter().find(|next| !joins(next));
         let more = goes_on.is_some_and(|next| next.path().is_some());
         match paths.is_empty() {
             true if word.is_one_of(KINDS_OF_FILE) || *word == Word::Break => {}
-            false if joins && more => {}
+            false if joins(word) && more => {}
             // `a.rs to …`: it is over.
             _ => return (paths, Some(word).filter(|word| **word != Word::Break)),
         }
@@ -378,8 +356,18 @@ fn paths<'a, 'b>(words: &'b [Word<'a>]) -> (Vec<String>, Option<&'b Word<'a>>) {
     (paths, None)
 }
 
+/// The same, if these are all names of files that the words have: `src/, the tests and docs/` are not understood.
+fn all_paths(words: &[Word<'_>]) -> Option<Vec<String>> {
+    let (paths, _) = paths(words);
+    let named = words.iter().filter(|word| word.path().is_some()).count();
+    (!paths.is_empty() && paths.len() == named).then_some(paths)
+}
+
 /// What is said not to have happened.
 fn absence(words: &[Word<'_>]) -> Vec<Claimed> {
+    if words.iter().any(|word| word.is_one_of(QUALIFIED)) {
+        return Vec::new();
+    }
     if no_network(words) {
         return vec![Claimed::NoNetwork];
     }
@@ -454,7 +442,6 @@ fn no_network(words: &[Word<'_>]) -> bool {
 
 /// `I only touched src/`, `nothing outside src/ was changed`, `all changes are limited to src/`.
 fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
-    let some = |(paths, _): (Vec<String>, Option<&Word<'_>>)| (!paths.is_empty()).then_some(paths);
     let has = |list: &[&str]| words.iter().any(|word| word.is_one_of(list));
     let at = |word: &str| words.iter().position(|other| other.is(word));
     if let Some(only) = at("only") {
@@ -465,7 +452,7 @@ fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
         }
         // `Only src/a.rs was changed`, `the only file that I changed is a.rs`.
         if only == 0 && has(CHANGED) {
-            return some(paths(behind));
+            return all_paths(behind);
         }
         let filler = ["file", "files", "that", "i", "i've", "we", "have"];
         let verb = behind.iter().position(|word| !word.is_one_of(&filler))?;
@@ -473,7 +460,7 @@ fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
             .get(verb + 1)?
             .is_one_of(&["is", "are", "was", "were"]);
         return match behind[verb].is_one_of(CHANGED) && is && verb > 0 {
-            true => some(paths(&behind[verb + 2..])),
+            true => all_paths(&behind[verb + 2..]),
             false => None,
         };
     }
@@ -482,7 +469,7 @@ fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
             .iter()
             .any(|word| word.is_one_of(DID_NOT) || word.is_one_of(&["not", "nothing", "no"]));
         return match denied && has(TOUCH) {
-            true => some(paths(&words[outside + 1..])),
+            true => all_paths(&words[outside + 1..]),
             false => None,
         };
     }
@@ -493,17 +480,17 @@ fn only(words: &[Word<'_>]) -> Option<Vec<String>> {
         .iter()
         .any(|word| word.is_one_of(&["changes", "edits", "modifications"]));
     match changes && !has(&["not", "aren't", "isn't"]) {
-        true => some(paths(&words[confined + 1..])),
+        true => all_paths(&words[confined + 1..]),
         false => None,
     }
 }
 
 /// The paths, if nothing else is named behind them: `I only changed a.rs and the tests` is not understood.
 fn whole(words: &[Word<'_>]) -> Option<Vec<String>> {
-    let (paths, rest) = paths(words);
+    let (_, rest) = paths(words);
     let ends =
         rest.is_none_or(|word| word.is_one_of(&["because", "since", "as", "for", "to", "so"]));
-    (ends && !paths.is_empty()).then_some(paths)
+    all_paths(words).filter(|_| ends)
 }
 
 /// `I did not touch a.rs`, `a.rs was left untouched`, `without changing a.rs`.
@@ -516,7 +503,7 @@ fn untouched(words: &[Word<'_>]) -> Vec<String> {
             word.is("without") && words.get(at + 1).is_some_and(|verb| verb.is_one_of(&ing));
         let people = words[..at].iter().any(|word| word.is_one_of(PEOPLE));
         if (people && verb && (not || word.is_one_of(DID_NOT))) || without {
-            return paths(&words[at + 2..]).0;
+            return all_paths(&words[at + 2..]).unwrap_or_default();
         }
         if word.is_one_of(&["left", "leaving"]) {
             let (found, rest) = paths(&words[at + 1..]);
@@ -597,6 +584,10 @@ mod tests {
             "12 tests passed, 0 failed",
             "`cargo test` passes",
             "Everything is done and all tests are green.",
+            "I verified that all of the tests pass.",
+            "All tests passed with 0 failures.",
+            "With that, all tests pass again.",
+            "Every test passes",
         ] {
             assert_eq!(of(text), [Claimed::TestsPass], "{text}");
         }
@@ -619,6 +610,31 @@ mod tests {
             "```\nall tests pass\n```",
             "I passed the test file to the parser.",
             "`ls` passes",
+            "3 of 12 tests pass",
+            "3 out of the 12 tests passed.",
+            "3/12 tests pass",
+            "Tests passed: 3 of 12",
+            "80% of the tests pass",
+            "0 tests pass",
+            "Zero tests passed.",
+            "7 tests pass",
+            "tests pass a flag to the parser",
+            "The tests pass `--verbose` to it.",
+            "Before my change all tests passed.",
+            "All tests passed before.",
+            "All tests had passed",
+            "All tests pass on main.",
+            "All tests pass in CI",
+            "All tests pass with the old parser",
+            "The goal: all tests pass.",
+            "When all tests pass, I stop",
+            "Apart from two, all tests pass",
+            "The new tests pass.",
+            "The integration tests pass.",
+            "The test passes.",
+            "The remaining tests pass",
+            "The README says that all tests pass.",
+            "Tests were green when I started",
         ] {
             assert_eq!(of(text), [], "{text}");
         }
@@ -674,6 +690,7 @@ mod tests {
             "I added a.rs to the index",
             "I updated `Config.parse`",
             "I have not created a.txt",
+            "I created a.txt in the previous session",
             "I would have created a.txt",
             "a.txt was not created",
             "I created a function in the parser",
@@ -691,6 +708,14 @@ mod tests {
             of("I left `a.rs` and `b.rs` untouched."),
             [left("a.rs"), left("b.rs")]
         );
+        assert_eq!(
+            of("I did not touch a.rs or b.rs."),
+            [left("a.rs"), left("b.rs")]
+        );
+        assert_eq!(
+            of("I did not touch anything outside src/ or docs/."),
+            [only(&["src/", "docs/"])]
+        );
         assert_eq!(of("I only touched src/."), [only(&["src/"])]);
         assert_eq!(
             of("I only changed files in `src/` and `docs/`."),
@@ -705,7 +730,14 @@ mod tests {
         assert_eq!(of("Only `a.rs` was modified."), [only(&["a.rs"])]);
         for text in [
             "I only touched src/ and the tests",
+            "I only touched src/ as well as docs/",
+            "I did not touch a.rs, the tests, or b.rs",
             "I did not touch the tests",
+            "I did not touch a.rs at first",
+            "I did not edit a.rs by hand",
+            "I did not touch a.rs, except for a comment",
+            "Nothing outside src/ was changed, apart from the lock file",
+            "Initially I did not change a.rs",
             "I could not touch a.rs",
             "Changes are not limited to src/",
         ] {
@@ -730,6 +762,7 @@ mod tests {
             "There is no network access available here",
             "The network is down",
             "No network interface was found",
+            "I did not use the network, except to install things",
             "I used the network",
         ] {
             assert_eq!(of(text), [], "{text}");

@@ -7,7 +7,11 @@
 mod claim;
 mod grammar;
 mod judge;
+mod names;
+mod passed;
+mod passing;
 mod places;
+mod program;
 mod seen;
 mod sentence;
 mod suites;
@@ -16,14 +20,16 @@ mod tools;
 use invigil_schema::{Event, SdkEvent};
 
 pub use claim::{Claimed, ClaimsDoc, Finding, JudgedClaim, Said, ToolDid};
-use judge::Judge;
+use judge::{Judge, Judgement};
 use seen::Seen;
 use tools::Calls;
 
-use crate::{Fact, Health, View};
+use crate::{Fact, Health, HealthDoc, View};
 
-/// As many claims are listed.
+/// As many claims are listed, and as many again if they are contradicted.
 const CLAIMS_MAX: usize = 1000;
+/// As many are judged.
+const JUDGED_MAX: u64 = 4_000;
 /// As many records are named for each.
 const EVENTS_MAX: usize = 20;
 /// As much of a sentence is shown.
@@ -36,26 +42,29 @@ pub struct Claims {
     seen: Seen,
     calls: Calls,
     made: Vec<Made>,
+    heard: u64,
     left_out: u64,
 }
 
-/// A claim, and between which records it is to be judged.
+/// A claim, and what was to be held of it when it was made.
 #[derive(Debug, Clone)]
 struct Made {
     said: Said,
     claim: Claimed,
-    from: u64,
-    until: u64,
+    /// Absent if it was made outside of the journal: then it is about the whole run.
+    judged: Option<Judgement>,
+    /// The newest change of the project by then.
+    worked: u64,
 }
 
 impl Claims {
     /// Takes in something that was said outside of the journal: a final message in a file, for instance. It is judged by
     /// the whole run.
     pub fn said(&mut self, file: &str, text: &str) {
-        self.text(None, Some(file), text, u64::MAX);
+        self.text(None, Some(file), text);
     }
 
-    fn text(&mut self, seq: Option<u64>, file: Option<&str>, text: &str, until: u64) {
+    fn text(&mut self, seq: Option<u64>, file: Option<&str>, text: &str) {
         for sentence in sentence::sentences(text) {
             for claim in grammar::claims(&sentence) {
                 let said = Said {
@@ -64,40 +73,48 @@ impl Claims {
                     line: sentence.line,
                     text: short(sentence.text),
                 };
-                let from = 0;
-                self.make(Made {
-                    said,
-                    claim,
-                    from,
-                    until,
-                });
+                self.make(said, claim, 0);
             }
         }
     }
 
-    fn make(&mut self, made: Made) {
-        // The same words in the last message and in the report of the end are one claim.
-        let words = |made: &Made| (made.said.file.clone(), made.said.text.clone());
-        let again = |other: &Made| other.claim == made.claim && words(other) == words(&made);
-        if let Some(known) = self
-            .made
-            .iter_mut()
-            .rev()
-            .take(32)
-            .find(|other| again(other))
-        {
-            known.until = made.until;
+    /// Each time that something is said it is judged by what was seen until then.
+    fn make(&mut self, said: Said, claim: Claimed, from: u64) {
+        self.heard += 1;
+        if self.heard > JUDGED_MAX {
+            self.left_out += 1;
             return;
         }
-        match self.made.len() < CLAIMS_MAX {
-            true => self.made.push(made),
-            false => self.left_out += 1,
+        let judged = said.seq.map(|_| Judge::new(&self.seen).on(&claim, from));
+        // The same words in the last message and in the report of the end, with nothing between, are one claim.
+        let again = |other: &Made| {
+            let words = other.said.file == said.file && other.said.text == said.text;
+            words && other.claim == claim && other.judged == judged
+        };
+        if self.made.iter().rev().take(32).any(again) {
+            return;
         }
+        // However much is said, what is contradicted is not hidden by it.
+        let found = judged.as_ref().map(|judged| judged.finding);
+        let room = match found {
+            Some(Finding::Contradicted) => 2 * CLAIMS_MAX,
+            _ => CLAIMS_MAX,
+        };
+        if self.made.len() >= room {
+            self.left_out += 1;
+            return;
+        }
+        self.made.push(Made {
+            said,
+            claim,
+            judged,
+            worked: self.seen.worked(),
+        });
     }
 
     fn reported(&mut self, seq: u64, event: &SdkEvent) {
         if let Some(text) = tools::spoken(event) {
-            self.text(Some(seq), None, &text, seq);
+            self.text(Some(seq), None, &text);
         }
         if let Some(call) = self.calls.take(seq, event) {
             let what = match &call.did {
@@ -115,14 +132,24 @@ impl Claims {
                 tool_call_id: call.id,
                 did: call.did,
             };
-            let (from, until) = (call.from, seq);
-            self.make(Made {
-                said,
-                claim,
-                from,
-                until,
-            });
+            self.make(said, claim, call.from);
         }
+    }
+
+    /// What is to be held of a claim now that more is known: how much was seen, and what the checks said.
+    fn judgement(&self, made: &Made, health: &HealthDoc) -> Judgement {
+        let judged = match &made.judged {
+            Some(judged) => judged.clone(),
+            None => Judge::new(&self.seen).on(&made.claim, 0),
+        };
+        if made.claim != Claimed::TestsPass {
+            return judged.by(health);
+        }
+        let (said, worked) = match made.said.seq {
+            Some(seq) => (seq, made.worked),
+            None => (u64::MAX, self.seen.worked()),
+        };
+        passed::by_checks(judged, &self.seen.checks, said, worked).by(health)
     }
 }
 
@@ -140,19 +167,15 @@ impl View for Claims {
 
     fn document(&self) -> ClaimsDoc {
         let health = self.health.document();
-        let judge = Judge::new(&self.seen, &health);
         let judged = self.made.iter().map(|made| {
-            let judged = judge.on(&made.claim, made.from, made.until);
-            let mut events = judged.events;
-            let more_events = events.len().saturating_sub(EVENTS_MAX) as u64;
-            events.truncate(EVENTS_MAX);
+            let judged = self.judgement(made, &health);
             JudgedClaim {
                 said: made.said.clone(),
                 claim: made.claim.clone(),
                 finding: judged.finding,
                 because: judged.because,
-                events,
-                more_events,
+                events: judged.events,
+                more_events: judged.more_events,
             }
         });
         let claims: Vec<JudgedClaim> = judged.collect();

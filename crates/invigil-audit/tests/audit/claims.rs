@@ -6,24 +6,24 @@ use serde_json::{Value, json};
 
 use crate::journal::{Journal, file, net, process, sdk};
 
-fn message(text: &str) -> SdkEvent {
+pub(crate) fn message(text: &str) -> SdkEvent {
     reported(SdkEventType::Message, json!({ "text": text }))
 }
 
-fn reported(event_type: SdkEventType, body: Value) -> SdkEvent {
+pub(crate) fn reported(event_type: SdkEventType, body: Value) -> SdkEvent {
     let mut event = sdk(1, "c", event_type);
     event.body = body;
     event
 }
 
-fn argv(pid: u32, words: &[&str]) -> ProcessExec {
+pub(crate) fn argv(pid: u32, words: &[&str]) -> ProcessExec {
     let mut exec = crate::journal::exec(pid, words[0]);
     exec.argv = words.iter().map(|&word| word.into()).collect();
     exec
 }
 
 /// A command of its own process, from its birth to its end.
-fn command(journal: Journal, pid: u32, words: &[&str], code: i32) -> Journal {
+pub(crate) fn command(journal: Journal, pid: u32, words: &[&str], code: i32) -> Journal {
     journal
         .forked(pid, Some(1))
         .kernel(argv(pid, words))
@@ -31,19 +31,19 @@ fn command(journal: Journal, pid: u32, words: &[&str], code: i32) -> Journal {
 }
 
 /// A whole run in which something happens and then something is said; the numbers of what is said begin at 5.
-fn said(inside: impl FnOnce(Journal) -> Journal, text: &str) -> ClaimsDoc {
+pub(crate) fn said(inside: impl FnOnce(Journal) -> Journal, text: &str) -> ClaimsDoc {
     let journal = Journal::around(|journal| inside(journal).with(Origin::Sdk, message(text)));
     journal.fold::<Claims>()
 }
 
-fn only(document: &ClaimsDoc) -> (Finding, &[u64], &str) {
+pub(crate) fn only(document: &ClaimsDoc) -> (Finding, &[u64], &str) {
     let [claim] = &document.claims[..] else {
         panic!("{document:#?}")
     };
     (claim.finding, &claim.events, &claim.because)
 }
 
-fn finding(inside: impl FnOnce(Journal) -> Journal, text: &str) -> (Finding, Vec<u64>) {
+pub(crate) fn finding(inside: impl FnOnce(Journal) -> Journal, text: &str) -> (Finding, Vec<u64>) {
     let document = said(inside, text);
     let (finding, events, _) = only(&document);
     (finding, events.to_vec())
@@ -105,7 +105,7 @@ fn what_changes_after_the_tests_makes_them_old() {
 }
 
 #[test]
-fn the_outer_test_command_counts() {
+fn test_commands_inside_and_beside_each_other() {
     let text = "The tests pass.";
     let nested = |code_inside: i32, code: i32| {
         move |journal: Journal| {
@@ -118,8 +118,10 @@ fn the_outer_test_command_counts() {
                 .exited(2, code)
         }
     };
-    assert_eq!(finding(nested(1, 0), text), (Supported, vec![6, 10]));
+    // What only starts others cannot turn a failure into a success.
+    assert_eq!(finding(nested(1, 0), text), (Contradicted, vec![8, 9]));
     assert_eq!(finding(nested(0, 2), text), (Contradicted, vec![6, 10]));
+    assert_eq!(finding(nested(0, 0), text), (Supported, vec![6, 8, 9, 10]));
     // Some tests failed, and all of them passed later.
     let some = |j| command(command(j, 2, &["pytest", "a.py"], 1), 3, &["pytest"], 0);
     assert_eq!(finding(some, text).0, Supported);

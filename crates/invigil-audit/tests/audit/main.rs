@@ -10,6 +10,7 @@ mod correlation;
 mod diff;
 mod health;
 mod journal;
+mod lies;
 mod os;
 mod props;
 mod summary;

@@ -3,12 +3,16 @@
 //! Nothing is run and no disk is looked at, but for the texts of the policy, which are kept by their digest. What the
 //! journal does not hold the whole input of is counted as such, and never guessed. `docs/audit.md` says what that is.
 
+mod allowed;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod verdicts;
 
+use invigil_audit::Fact;
 use invigil_journal::{BlobError, RunRef, Store, StoreError};
 use invigil_policy::PolicyError;
-use invigil_schema::{Digest, Event};
+use invigil_schema::{Digest, Event, Origin, PolicyLoaded};
 use serde::Serialize;
 
 use crate::evidence::each;
@@ -89,34 +93,108 @@ impl Came {
 
 /// Makes every decision of a run again, up to the first that comes out differently.
 pub fn redecide(store: &Store, run: &RunRef) -> Result<Redecided, RedecideError> {
-    let mut done = Redecided::default();
-    let mut ruled: Option<Ruled> = None;
-    let mut verdicts = Verdicts::new(store);
+    let mut again = Again {
+        store,
+        done: Redecided::default(),
+        ruled: None,
+        begun: false,
+        verdicts: Verdicts::new(store),
+    };
     let mut failed = None;
     each(run, |fact| {
-        if done.differs.is_some() || failed.is_some() {
+        if again.done.differs.is_some() || failed.is_some() {
             return;
         }
-        if let Event::PolicyLoaded(loaded) = fact.event {
-            match Ruled::load(store, loaded) {
-                Ok(rules) => ruled = Some(rules),
-                Err(error) => failed = Some(error),
-            }
-        }
-        let by_rule = ruled.as_mut().map(|ruled| ruled.take(fact));
-        let came = by_rule.into_iter().flatten().chain(verdicts.take(fact));
-        for (seq, came) in came {
-            done.count(seq, came);
-        }
+        failed = again.take(fact).err();
     })?;
-    if let Some(error) = failed {
-        return Err(error);
+    match failed {
+        Some(error) => Err(error),
+        None => Ok(again.end()),
     }
-    let last = ruled.as_mut().map(Ruled::end);
-    for (seq, came) in last.into_iter().flatten() {
-        done.count(seq, came);
+}
+
+/// A run, as far as it was gone through.
+struct Again<'a> {
+    store: &'a Store,
+    done: Redecided,
+    ruled: Option<Ruled>,
+    /// Something was seen to happen.
+    begun: bool,
+    verdicts: Verdicts<'a>,
+}
+
+impl Again<'_> {
+    fn take(&mut self, fact: &Fact<'_>) -> Result<(), RedecideError> {
+        if let Some(came) = self.stray(fact) {
+            self.done.count(fact.seq, came);
+            return Ok(());
+        }
+        self.begun |= fact.origin == Origin::Kernel;
+        if let Event::PolicyLoaded(loaded) = fact.event {
+            self.ruled = Some(Ruled::load(self.store, loaded)?);
+        }
+        let by_rule = self.ruled.as_mut().map(|ruled| ruled.take(fact));
+        let verdict = self.verdicts.take(fact);
+        for (seq, came) in by_rule.into_iter().flatten().chain(verdict) {
+            self.done.count(seq, came);
+        }
+        Ok(())
     }
-    Ok(done)
+
+    /// What no run records: data that cannot be read, a word of somebody who cannot vouch for it, rules that come late
+    /// or twice, and decisions without rules.
+    fn stray(&self, fact: &Fact<'_>) -> Option<Came> {
+        let what = format!("a record of kind {}", fact.event.kind());
+        match fact.event {
+            Event::Unknown { kind, .. } => {
+                let known = Event::KINDS.contains(&kind.as_str());
+                let derived = "nothing can be derived from it";
+                known.then(|| Came::differs(what, "its data cannot be read", derived))
+            }
+            _ if fact.vouched().is_none() && !self.verdicts.is_of_client(fact) => {
+                let origin = fact.origin.as_str();
+                let derived = format!("{origin} cannot vouch for it");
+                Some(Came::differs(
+                    what,
+                    format!("its origin is {origin}"),
+                    derived,
+                ))
+            }
+            Event::PolicyLoaded(loaded) => self.loaded_late(loaded),
+            event if self.ruled.is_none() && is_by_rules(event) => {
+                let derived = "no policy was loaded that could decide";
+                Some(Came::differs(what, "it was decided by rules", derived))
+            }
+            _ => None,
+        }
+    }
+
+    fn loaded_late(&self, loaded: &PolicyLoaded) -> Option<Came> {
+        let why = match (&self.ruled, self.begun) {
+            (Some(_), _) => "the policy of a run is loaded once",
+            (None, true) => "the policy of a run is loaded before anything happens",
+            (None, false) => return None,
+        };
+        let recorded = format!("a policy was loaded, in the mode {}", loaded.mode.as_str());
+        Some(Came::differs("the policy", recorded, why))
+    }
+
+    fn end(mut self) -> Redecided {
+        let last = self.ruled.as_mut().map(Ruled::end);
+        for (seq, came) in last.into_iter().flatten() {
+            self.done.count(seq, came);
+        }
+        self.done
+    }
+}
+
+/// Whether there is no such record without a policy.
+fn is_by_rules(event: &Event) -> bool {
+    match event {
+        Event::AccessDenied(denied) => denied.place.is_some(),
+        Event::PolicyEnforced(_) | Event::ApprovalRequested(_) | Event::ApprovalAnswered(_) => true,
+        _ => false,
+    }
 }
 
 impl Redecided {

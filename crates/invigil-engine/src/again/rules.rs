@@ -12,16 +12,20 @@ use invigil_journal::Store;
 use invigil_policy::{Action, Decision, Endpoint, Exec, Layer, Places, Policy, Source, Verdict};
 use invigil_schema::{
     AccessDenied, Address, ApprovalAnswered, ApprovalBy, ApprovalDecision, ApprovalRequested,
-    Asked, CallResult, Errno, Event, FileOp, FileOpKind, Mode, NetOp, ObserverStarted, OpenFlag,
-    Origin, OsText, PolicyEnforced, PolicyLoaded, ProcessExec, ProcessRef, RulePlace,
+    ApprovalScope, Asked, CallResult, Errno, Event, FileOp, FileOpKind, Mode, NetOp,
+    ObserverStarted, OpenFlag, Origin, OsText, PolicyEnforced, PolicyLoaded, ProcessExec,
+    ProcessRef, RulePlace,
 };
 
+use super::allowed::{Allowed, is_exec, is_file, is_net};
 use super::{Came, RedecideError};
+use crate::approvals::hash;
 use crate::guard::{Rules, decide_again, enforced_by};
 
 /// The largest policy text.
 const TEXT_MAX: u64 = 16 * 1024 * 1024;
 const EINPROGRESS: Errno = Errno(115);
+const SIGKILL: i32 = 9;
 /// What is put in the place of a secret.
 const HIDDEN: &[u8] = b"<redacted:";
 
@@ -31,25 +35,37 @@ pub(super) struct Ruled {
     observer: Option<ObserverStarted>,
     /// Open questions.
     questions: BTreeMap<String, ApprovalRequested>,
-    /// What a person has allowed.
-    allowed: Vec<ApprovalRequested>,
+    allowed: Allowed,
     /// The last call that failed, with all that is known of it.
     failed: Option<Failed>,
-    /// Something that the rules do not allow, and that has happened; unless the next fact is that it was undone by the
-    /// death of its process.
-    held: Option<Held>,
+    /// What was refused to a process last, if nothing was seen of that process since.
+    refused: BTreeMap<ProcessRef, AccessDenied>,
+    /// What the rules do not allow, and what has happened all the same, one of each process. It can be that it was noticed
+    /// too late and undone by the death of its process.
+    held: BTreeMap<ProcessRef, Held>,
     /// A file that was opened without a rule that allows it. It may be the one that the agent reports to.
     doubt: Option<Held>,
     /// The agent has reported by a file, which one is not recorded.
     reports_by_file: bool,
+    finished: bool,
 }
 
 struct Held {
     seq: u64,
-    process: ProcessRef,
-    /// The file, if it was only opened.
-    opened: Option<OsText>,
+    /// The program that was loaded, or the file that was opened; other things cannot be undone.
+    target: Option<OsText>,
+    /// It was a file, and it was only opened.
+    opened: bool,
+    /// It was refused after all: just before, or just after it is on record.
+    refused: bool,
     came: Came,
+}
+
+impl Held {
+    fn is_refused_by(&self, denied: &AccessDenied) -> bool {
+        let what = if self.opened { "file.open" } else { "exec" };
+        denied.what == what && self.target.as_ref() == Some(&denied.target)
+    }
 }
 
 enum Failed {
@@ -83,11 +99,13 @@ impl Ruled {
             rules: rules.map_err(|error| RedecideError::Policy(Box::new(error)))?,
             observer: None,
             questions: BTreeMap::new(),
-            allowed: Vec::new(),
+            allowed: Allowed::default(),
             failed: None,
-            held: None,
+            refused: BTreeMap::new(),
+            held: BTreeMap::new(),
             doubt: None,
             reports_by_file: false,
+            finished: false,
         })
     }
 
@@ -98,13 +116,14 @@ impl Ruled {
     /// What comes of the decisions that this fact is, or shows.
     pub(super) fn take(&mut self, fact: &Fact<'_>) -> Vec<(u64, Came)> {
         let mut came = Vec::new();
-        if self.rules.mode() == Mode::Observe {
-            return came;
-        }
-        if let Event::AccessDenied(denied) = fact.event {
-            self.held.take_if(|held| held.process == denied.process);
-        } else if fact.origin == Origin::Kernel || matches!(fact.event, Event::RunFinished(_)) {
-            came.extend(self.settle());
+        match fact.event {
+            Event::AccessDenied(denied) => self.refuse(denied),
+            Event::RunFinished(_) => {
+                self.finished = true;
+                came.extend(self.settle_all());
+            }
+            event if fact.origin == Origin::Kernel => came.extend(self.settle(event)),
+            _ => {}
         }
         let judged = match (fact.origin, fact.event) {
             (_, Event::ObserverStarted(started)) => {
@@ -122,31 +141,74 @@ impl Ruled {
                 self.reports_by_file |= reported.connection.is_none();
                 None
             }
-            (Origin::Kernel, event) => return self.happened(fact.seq, event, came),
+            (Origin::Kernel, event) => {
+                came.extend(self.happened(fact.seq, event));
+                None
+            }
             _ => None,
         };
         came.extend(judged.map(|judged| (fact.seq, judged)));
         came
     }
 
-    /// What has happened stays so.
-    fn settle(&mut self) -> Option<(u64, Came)> {
-        let held = self.held.take()?;
-        match (&self.doubt, &held.opened) {
-            (None, Some(_)) => {
+    /// What is loaded or opened is judged once more, and whoever has what they may not have dies at once.
+    fn refuse(&mut self, denied: &AccessDenied) {
+        match self.held.get_mut(&denied.process) {
+            Some(held) => held.refused |= held.is_refused_by(denied),
+            None => _ = self.refused.insert(denied.process, denied.clone()),
+        }
+    }
+
+    /// What has happened stays so, unless it was refused and its process does not live to see it.
+    fn settle(&mut self, event: &Event) -> Vec<(u64, Came)> {
+        let plain = self.held.extract_if(.., |_, held| !held.refused);
+        let plain: Vec<Held> = plain.map(|(_, held)| held).collect();
+        let mut came: Vec<(u64, Came)> = Vec::new();
+        came.extend(plain.into_iter().filter_map(|held| self.stays(held)));
+        let Some(process) = process_of(event) else {
+            return came;
+        };
+        if let Event::ProcessExited(exited) = event {
+            self.refused.remove(&process);
+            let held = self.held.remove(&process);
+            let undone = exited.signal == Some(SIGKILL);
+            came.extend(held.and_then(|held| match undone {
+                true => Some((held.seq, Came::InPart)),
+                false => self.stays(held),
+            }));
+        } else if self.held.get(&process).is_some_and(|held| !held.opened) {
+            // Nothing of a program runs before it was judged; of other threads, something may.
+            let held = self.held.remove(&process);
+            came.extend(held.and_then(|held| self.stays(held)));
+        }
+        came
+    }
+
+    fn settle_all(&mut self) -> Vec<(u64, Came)> {
+        let held = std::mem::take(&mut self.held).into_values();
+        held.filter_map(|held| self.stays(held)).collect()
+    }
+
+    fn stays(&mut self, held: Held) -> Option<(u64, Came)> {
+        match (&self.doubt, held.opened) {
+            (None, true) => {
                 self.doubt = Some(held);
                 None
             }
-            (Some(doubt), Some(_)) if doubt.opened == held.opened => Some((held.seq, Came::InPart)),
+            (Some(doubt), true) if doubt.target == held.target => Some((held.seq, Came::InPart)),
             // There is one file to report to, and no more.
             (Some(_), _) => self.doubt.take().map(|doubt| (doubt.seq, doubt.came)),
-            (None, None) => Some((held.seq, held.came)),
+            (None, false) => Some((held.seq, held.came)),
         }
     }
 
     /// What is left at the end of the journal.
     pub(super) fn end(&mut self) -> Vec<(u64, Came)> {
-        let mut came: Vec<(u64, Came)> = self.settle().into_iter().collect();
+        // A journal that breaks off may have lost the death of a process.
+        if !self.finished {
+            self.held.retain(|_, held| !held.refused);
+        }
+        let mut came = self.settle_all();
         let doubt = self.doubt.take().map(|doubt| match self.reports_by_file {
             true => (doubt.seq, Came::InPart),
             false => (doubt.seq, doubt.came),
@@ -155,49 +217,53 @@ impl Ruled {
         came
     }
 
-    fn happened(
-        &mut self,
-        seq: u64,
-        event: &Event,
-        mut came: Vec<(u64, Came)>,
-    ) -> Vec<(u64, Came)> {
+    fn happened(&mut self, seq: u64, event: &Event) -> Option<(u64, Came)> {
+        let refused = process_of(event).and_then(|process| self.refused.remove(&process));
         let (process, judged) = match event {
             Event::FileOp(op) => {
                 if matches!(op.result, CallResult::Failed(_)) {
+                    // What was allowed once was tried.
+                    self.allowed.covers(op.process, |asked| is_file(asked, op));
                     self.failed = Some(Failed::File(op.clone()));
-                    return came;
+                    return None;
                 }
                 (op.process, self.file(op))
             }
             Event::NetOp(op) => {
                 let gone = matches!(op.result, CallResult::Failed(error) if error != EINPROGRESS);
                 if gone {
+                    self.allowed.covers(op.process, |asked| is_net(asked, op));
                     self.failed = Some(Failed::Net(op.clone()));
-                    return came;
+                    return None;
                 }
                 (op.process, self.net(op))
             }
             Event::ProcessExec(exec) => (exec.process, self.exec(exec)),
-            _ => return came,
+            _ => return None,
         };
-        match judged {
-            came @ Came::Differs { .. } => {
-                self.held = Some(Held {
-                    seq,
-                    process,
-                    opened: opened(event),
-                    came,
-                });
-            }
-            judged => came.push((seq, judged)),
+        if !matches!(judged, Came::Differs { .. }) {
+            return Some((seq, judged));
         }
-        came
+        let (target, opened) = undoable(event);
+        let mut held = Held {
+            seq,
+            target,
+            opened,
+            refused: false,
+            came: judged,
+        };
+        held.refused = refused.is_some_and(|denied| held.is_refused_by(&denied));
+        match self.held.insert(process, held) {
+            Some(other) => self.stays(other),
+            None => None,
+        }
     }
 
     /// Whether something may have happened, by the laxest reading of what is recorded of it.
     fn may(
-        &self,
+        &mut self,
         what: &str,
+        process: ProcessRef,
         readings: Vec<Option<Decision>>,
         approved: impl Fn(&Asked) -> bool,
     ) -> Came {
@@ -210,10 +276,9 @@ impl Ruled {
         let Some(decision) = laxest else {
             return Came::Same;
         };
-        let person = self.allowed.iter().any(|asked| approved(&asked.what));
         match decision.verdict {
             Verdict::Allow => Came::Same,
-            Verdict::Ask if person => Came::Same,
+            Verdict::Ask if self.allowed.covers(process, approved) => Came::Same,
             verdict => Came::differs(
                 what,
                 "it happened",
@@ -222,23 +287,20 @@ impl Ruled {
         }
     }
 
-    fn file(&self, op: &FileOp) -> Came {
+    fn file(&mut self, op: &FileOp) -> Came {
         let path = op.path.to_string_lossy();
         // What is reported to may be anywhere, and which file that was is not recorded. Of a call that was let through
         // nobody knows the end.
         if is_hidden(&[Some(&op.path), op.to.as_ref()]) || op.result == CallResult::Unknown {
+            self.allowed.covers(op.process, |asked| is_file(asked, op));
             return Came::InPart;
         }
-        let asked = asked_file(op);
+        let read = decide_again(self.policy(), &asked_file(op));
         let what = format!("a file: {path}");
-        self.may(
-            &what,
-            vec![decide_again(self.policy(), &asked)],
-            |other| matches!(other, Asked::File { path, .. } if *path == op.path),
-        )
+        self.may(&what, op.process, vec![read], |asked| is_file(asked, op))
     }
 
-    fn net(&self, op: &NetOp) -> Came {
+    fn net(&mut self, op: &NetOp) -> Came {
         let is_channel = |path: &OsText| {
             let path = path.to_string_lossy();
             path.contains("/invigil-") && path.ends_with("/events")
@@ -253,13 +315,14 @@ impl Ruled {
             _ => {}
         }
         let what = format!("the network: {}", shown(&op.address));
-        let approved = |other: &Asked| matches!(other, Asked::Net { .. });
+        let approved = |asked: &Asked| is_net(asked, op);
         let Some(host) = &op.host else {
             let asked = Asked::Net {
                 op: op.op,
                 address: op.address.clone(),
             };
-            return self.may(&what, vec![decide_again(self.policy(), &asked)], approved);
+            let read = decide_again(self.policy(), &asked);
+            return self.may(&what, op.process, vec![read], approved);
         };
         let Some(addr) = socket(op.instead.as_ref().unwrap_or(&op.address)) else {
             return Came::InPart;
@@ -269,10 +332,11 @@ impl Ruled {
         }
         let host = Some(host.as_str());
         let action = Action::Connect(Endpoint { addr, host });
-        self.may(&what, vec![refused(self.policy(), &action)], approved)
+        let read = refused(self.policy(), &action);
+        self.may(&what, op.process, vec![read], approved)
     }
 
-    fn exec(&self, exec: &ProcessExec) -> Came {
+    fn exec(&mut self, exec: &ProcessExec) -> Came {
         let argv = exec.argv.iter().map(Some);
         let texts: Vec<Option<&OsText>> = argv
             .chain([Some(&exec.executable), exec.requested.as_ref()])
@@ -312,12 +376,7 @@ impl Ruled {
                 }),
             ));
         }
-        let same = |path: &OsText| *path == exec.executable || path == requested;
-        self.may(
-            &what,
-            readings,
-            |other| matches!(other, Asked::Exec { program, .. } if same(program)),
-        )
+        self.may(&what, exec.process, readings, |asked| is_exec(asked, exec))
     }
 
     /// A refusal must be what the rules say to what was tried, or at least one of their words.
@@ -419,6 +478,10 @@ impl Ruled {
         if self.rules.mode() == Mode::Strict {
             return Came::differs(what, recorded, "nobody is asked in the mode strict");
         }
+        if !is_hidden_in(&asked.what) && hash(&asked.what) != asked.action {
+            let derived = "its hash is that of another action";
+            return Came::differs(what, recorded, derived);
+        }
         let cites = |decision: &Decision| decision.cite() == asked.rule;
         let known = self
             .policy()
@@ -458,15 +521,16 @@ impl Ruled {
         if answered.decision == ApprovalDecision::Deny {
             return Came::Same;
         }
-        let again = self
-            .allowed
-            .iter()
-            .any(|other| other.action == asked.action);
+        let again = self.allowed.lasts(&asked.action);
         let may = answered.by.is_person() || answered.by == ApprovalBy::SameAction && again;
         if !may {
             return Came::differs(what, recorded, "deny: no person has allowed it");
         }
-        self.allowed.push(asked);
+        let scope = answered.scope.unwrap_or(ApprovalScope::Once);
+        if scope == ApprovalScope::Always && answered.added.is_none() {
+            return Came::differs(what, "always", "run: no rule was added");
+        }
+        self.allowed.add(asked, scope);
         Came::Same
     }
 
@@ -491,12 +555,26 @@ impl Ruled {
     }
 }
 
-/// The file that an event only opens.
-fn opened(event: &Event) -> Option<OsText> {
+/// What can be undone by the death of a process: the program that it was to be, the file that it was to have; and whether
+/// it is a file.
+fn undoable(event: &Event) -> (Option<OsText>, bool) {
     match event {
         Event::FileOp(op) if matches!(op.op, FileOpKind::Open | FileOpKind::Create) => {
-            Some(op.path.clone())
+            (Some(op.path.clone()), true)
         }
+        Event::ProcessExec(exec) => (Some(exec.executable.clone()), false),
+        _ => (None, false),
+    }
+}
+
+fn process_of(event: &Event) -> Option<ProcessRef> {
+    match event {
+        Event::ProcessExec(exec) => Some(exec.process),
+        Event::ProcessExited(exited) => Some(exited.process),
+        Event::FileOp(op) => Some(op.process),
+        Event::NetOp(op) => Some(op.process),
+        Event::ExecFailed(failed) => Some(failed.process),
+        Event::ProcessForked(forked) => forked.parent,
         _ => None,
     }
 }
@@ -539,6 +617,24 @@ fn only_read(denied: &AccessDenied) -> Option<Asked> {
         flags: vec![OpenFlag::Read],
         detail: None,
     })
+}
+
+/// Whether a part of what was asked is not recorded, so that its hash cannot be derived.
+fn is_hidden_in(asked: &Asked) -> bool {
+    match asked {
+        Asked::Exec { program, argv, cwd } => {
+            let texts: Vec<_> = argv.iter().chain([program, cwd]).map(Some).collect();
+            is_hidden(&texts)
+        }
+        Asked::File {
+            path, to, detail, ..
+        } => is_hidden(&[Some(path), to.as_ref(), detail.as_ref()]),
+        Asked::Net { address, .. } => match address {
+            Address::Unix { path } => is_hidden(&[Some(path)]),
+            Address::Abstract { name } => is_hidden(&[Some(name)]),
+            _ => false,
+        },
+    }
 }
 
 fn is_hidden(texts: &[Option<&OsText>]) -> bool {

@@ -18,7 +18,7 @@ const ANSWER: &str = "answer";
 const MAX_QUESTION: u64 = 64 << 20;
 
 /// The hash that binds an answer to an action.
-pub(super) fn hash(what: &Asked) -> Digest {
+pub(crate) fn hash(what: &Asked) -> Digest {
     let mut hasher = Sha256::new();
     hasher.update(b"invigil.action.v1\0");
     // Texts, numbers and names of variants: there is nothing in it that JSON could not say.

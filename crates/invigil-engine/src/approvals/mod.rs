@@ -17,6 +17,7 @@ use invigil_schema::{ApprovalAnswered, ApprovalDecision, ApprovalScope, Question
 pub use client::{ApprovalError, OpenQuestion, answer, find, open_questions};
 pub use desk::Desk;
 pub(crate) use desk::{Place, Put};
+pub(crate) use folder::hash;
 pub use grant::{GrantError, UserPolicy};
 
 /// How a run asks.

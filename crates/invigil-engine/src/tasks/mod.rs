@@ -25,6 +25,7 @@ use invigil_schema::{
 };
 
 pub use view::TaskView;
+pub(crate) use work::digest;
 
 use crate::approvals::Asking;
 use crate::capabilities::Failure;
@@ -438,7 +439,7 @@ impl Tasks {
         let worktree = path_of(&view.worktree);
         let own = Own::new(&open.own(), &worktree, &view.base);
         let patch = self.patch(&view)?;
-        let digest = work::digest(&view.base, &proposed.commit, &patch);
+        let digest = digest(&view.base, &proposed.commit, &patch);
         if digest != expected {
             return Err(TaskError::Changed(
                 "the record of what was shown does not fit".to_owned(),

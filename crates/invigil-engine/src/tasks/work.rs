@@ -33,7 +33,7 @@ const TIMES: &str = "file.attributes";
 pub(super) const INTENT: &str = "{intent}";
 
 /// What an approval is bound to.
-pub(super) fn digest(base: &str, commit: &str, patch: &[u8]) -> Digest {
+pub(crate) fn digest(base: &str, commit: &str, patch: &[u8]) -> Digest {
     let mut hasher = Sha256::new();
     for part in [
         b"invigil.task.v1".as_slice(),
