@@ -94,9 +94,11 @@ fn inherited(pid: u32) -> BTreeMap<String, String> {
         .iter()
         .map(|name| ((*name).to_owned(), line(&status, name).to_owned()))
         .collect();
-    // What is above is the C library's own.
-    let ordinary = |signals: &mut String| *signals = signals[signals.len() - 8..].to_owned();
-    ["SigBlk", "SigIgn", "SigCgt"].map(|name| found.get_mut(name).map(ordinary));
+    for name in ["SigBlk", "SigIgn", "SigCgt"] {
+        // What is above these is the C library's own.
+        let signals = found[name].clone();
+        found.insert(name.to_owned(), signals[signals.len() - 8..].to_owned());
+    }
     for name in ["limits", "cmdline", "cgroup", "oom_score_adj", "comm"] {
         found.insert(name.to_owned(), file(name));
     }
