@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use invigil_schema::Errno;
 
-use crate::birth::Birth;
+use crate::birth::{Birth, end};
 use crate::sys::{self, Sys, socket};
 
 /// What a nursery says first. Whoever says something else is none, or one of another version.
@@ -29,6 +29,8 @@ const HELLO: &[u8] = b"invigil nursery 1";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Nobody's descriptor.
 const NONE: RawFd = -1;
+/// The first descriptor that is no standard stream.
+const OTHERS: u32 = 3;
 
 /// A process that makes copies of itself, from the outside. Dropping it ends the process, and none of the copies.
 #[derive(Debug)]
@@ -195,9 +197,11 @@ pub fn nurse() -> bool {
     if !socket::is_of_pair(owner) {
         return true;
     }
-    // A copy of a process with threads could wait for ever for one of them.
+    // A copy of a process with threads could wait for ever for one of them. What cannot be closed, copies would have too;
+    // what can be and is not ours, a careless parent has left to us.
     let threads = std::fs::read_dir("/proc/self/task").map(Iterator::count);
-    if !matches!(threads, Ok(1)) || sys::prctl(libc::PR_SET_DUMPABLE, 0).is_err() {
+    let alone = matches!(threads, Ok(1)) && sys::close_from(OTHERS).is_ok();
+    if !alone || sys::prctl(libc::PR_SET_DUMPABLE, 0).is_err() {
         return false;
     }
     sys::block_all_signals();
@@ -234,8 +238,11 @@ fn next(owner: BorrowedFd<'_>, room: &mut [u8]) -> Sys<Born> {
         order.birth().grow();
         // The table is our own by now, and so are its numbers: those of the nursery stay as they are.
         descriptors.into_iter().for_each(std::mem::forget);
-        sys::close_from(3);
-        return Ok(Born::Copy);
+        // With its own listener it could answer itself.
+        return match sys::close_from(OTHERS) {
+            Ok(()) => Ok(Born::Copy),
+            Err(_) => end(),
+        };
     }
     let pid = sys::check(pid).unwrap_or_else(|error| -i64::from(error.0));
     socket::send_with(owner, &(pid as i32).to_ne_bytes(), &[])?;
@@ -249,6 +256,6 @@ fn next(owner: BorrowedFd<'_>, room: &mut [u8]) -> Sys<Born> {
         socket::send_with(owner, &number, &[listener])?;
     }
     descriptors.into_iter().for_each(std::mem::forget);
-    sys::close_from(3);
+    sys::close_from(OTHERS)?;
     Ok(Born::Another)
 }

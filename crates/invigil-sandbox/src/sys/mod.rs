@@ -263,9 +263,9 @@ pub(crate) fn mask_of(signals: u64) -> libc::sigset_t {
 }
 
 /// Closes every descriptor from this one on. Nobody may own one of them.
-pub(crate) fn close_from(first: u32) {
+pub(crate) fn close_from(first: u32) -> Sys<()> {
     // SAFETY: plain integers; whoever calls this has given all of them up.
-    unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) };
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
 }
 
 /// Keeps a signal away from the calling thread.
