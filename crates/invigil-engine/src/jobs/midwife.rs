@@ -48,6 +48,8 @@ type Env = BTreeMap<OsString, OsString>;
 /// The nursery of an executor. Without one every worker loads the program itself.
 pub(super) struct Nurseries {
     worker: Worker,
+    /// For one worker, or for as many as are wanted.
+    lasting: bool,
     last: Mutex<Option<Started>>,
 }
 
@@ -59,9 +61,10 @@ struct Started {
 
 impl Nurseries {
     /// Starts one. `env` is what workers are likely to get.
-    pub(super) fn new(worker: Worker, env: &Env) -> Nurseries {
+    pub(super) fn new(worker: Worker, env: &Env, lasting: bool) -> Nurseries {
         let nurseries = Nurseries {
             worker,
+            lasting,
             last: Mutex::new(None),
         };
         nurseries.with(env);
@@ -75,7 +78,7 @@ impl Nurseries {
             let there = started.nursery.as_ref().filter(|n| !n.is_gone());
             match there {
                 Some(nursery) if started.env == *env => return Some(Arc::clone(nursery)),
-                _ if started.when.elapsed() < PAUSE => return None,
+                _ if !self.lasting || started.when.elapsed() < PAUSE => return None,
                 _ => {}
             }
         }
@@ -87,5 +90,14 @@ impl Nurseries {
             when: Instant::now(),
         });
         nursery
+    }
+
+    /// A worker is there. A nursery for one has done its work, and ends while that one works.
+    pub(super) fn served(&self) {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let nursery = last.as_ref().and_then(|started| started.nursery.as_ref());
+        if let Some(nursery) = nursery.filter(|_| !self.lasting) {
+            nursery.retire();
+        }
     }
 }

@@ -145,8 +145,8 @@ pub struct Setup {
     pub guard: ResourceGuard,
     /// What a job may use.
     pub limits: JobLimits,
-    /// Whether workers are born in a process that is started at once, while everything else is made ready. For those that
-    /// carry out jobs that need a worker and no programs.
+    /// Whether the first worker is born in a process that is started at once, while everything else is made ready, and with
+    /// `spares` every other one too. For those that carry out jobs that need no programs.
     pub nursery: bool,
     /// Whether a worker is kept ready for the next job. For those that carry out many.
     pub spares: bool,
@@ -220,7 +220,7 @@ impl Executor {
             spares,
         } = setup;
         let env = work::env_of_jobs(&engine.env);
-        let nurseries = nursery.then(|| Arc::new(Nurseries::new(worker.clone(), &env)));
+        let nurseries = nursery.then(|| Arc::new(Nurseries::new(worker.clone(), &env, spares)));
         let wrong = |error: PolicyError| ExecError::Policy(error.report());
         let policy = Policy::load(&policies, &places).map_err(wrong)?;
         let (_, journal) = engine

@@ -180,6 +180,9 @@ impl Recipe {
         let gate = gate.map_err(failed("making the gate"))?;
         let pipes = Pipes::new(to, from, words).map_err(failed("making a pipe"))?;
         let handle = launch(spec, watching.clone(), gate)?;
+        if let Some(nurseries) = &self.nurseries {
+            nurseries.served();
+        }
         control.attach(handle.line());
         Ok(Ready {
             recipe: Arc::clone(self),

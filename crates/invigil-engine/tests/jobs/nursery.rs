@@ -56,8 +56,9 @@ fn worker(bench: &Bench, supervisor: &Child) -> u32 {
     })
 }
 
+/// The first of several jobs, so that everything is there that is made ahead.
 fn sleeper(bench: &Bench) -> Child {
-    let order = json!({ "arguments": { "how": "sleep" } });
+    let order = json!({ "arguments": { "how": "sleep" }, "repeat": 2 });
     let mut command = bench.command(order);
     command.stdout(Stdio::null()).spawn().unwrap()
 }
@@ -209,6 +210,23 @@ fn nobody_is_left_when_the_supervisor_is_killed() {
         until("somebody is left", || {
             no_process_below(&bench.program).then_some(())
         });
+    }
+}
+
+#[test]
+fn a_nursery_for_one_worker_is_gone_when_it_is_there() {
+    for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
+        let order = json!({ "arguments": { "how": "sleep" } });
+        let mut command = bench.command(order);
+        let mut supervisor = command.stdout(Stdio::null()).spawn().unwrap();
+        worker(&bench, &supervisor);
+        until("it stays", || {
+            let alive = |(_, status): &&(u32, String)| !line(status, "State").starts_with('Z');
+            let all = processes(&bench);
+            (all.iter().filter(alive).count() == 2).then_some(())
+        });
+        supervisor.kill().unwrap();
+        supervisor.wait().unwrap();
     }
 }
 

@@ -42,6 +42,8 @@ struct Line {
     socket: OwnedFd,
     process: Child,
     greeted: bool,
+    /// It has been told that nobody else will be born.
+    retired: bool,
 }
 
 impl Nursery {
@@ -67,6 +69,7 @@ impl Nursery {
             socket: ours,
             process,
             greeted: false,
+            retired: false,
         }))))
     }
 
@@ -76,7 +79,15 @@ impl Nursery {
 
     /// Whether it is gone for good.
     pub fn is_gone(&self) -> bool {
-        self.line().is_none()
+        self.line().as_ref().is_none_or(|line| line.retired)
+    }
+
+    /// Nobody else is to be born. It ends by itself, and nobody has to wait for that.
+    pub fn retire(&self) {
+        if let Some(line) = &mut *self.line() {
+            line.retired = true;
+            socket::hang_up(line.socket.as_fd());
+        }
     }
 
     /// Has a copy made. Of a nursery that has just been started, as soon as it is ready.

@@ -79,6 +79,12 @@ pub(crate) fn pair() -> Sys<(OwnedFd, OwnedFd)> {
     Ok(unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) })
 }
 
+/// Ends a connection, whoever has descriptors of it.
+pub(crate) fn hang_up(fd: BorrowedFd<'_>) {
+    // SAFETY: plain integers.
+    unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_RDWR) };
+}
+
 /// So many descriptors go with one message.
 pub(crate) const DESCRIPTORS: usize = 8;
 const ROOM: usize = 16 + DESCRIPTORS * size_of::<RawFd>();
