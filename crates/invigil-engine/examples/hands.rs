@@ -12,6 +12,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use invigil_engine::capabilities::{Capability, Context, Failure, Invalid, Needs, Output, Plan};
@@ -121,6 +122,13 @@ impl Capability for Harm {
             "read" => drop(fs::read(&to).map_err(fail)?),
             "connect" => drop(std::net::TcpStream::connect(&args.to).map_err(fail)?),
             "run" => drop(Command::new(&args.to).output().map_err(fail)?),
+            "where" => {
+                // What an earlier worker has left in memory would be seen here.
+                static BEFORE: AtomicU64 = AtomicU64::new(0);
+                let before = BEFORE.fetch_add(1, Ordering::Relaxed);
+                let stack = std::ptr::from_ref(&before).addr();
+                return Ok(Output::new(json!({ "stack": stack, "before": before })));
+            }
             "env" => {
                 let names: Vec<String> = env::vars().map(|(name, _)| name).collect();
                 return Ok(Output::new(json!({ "names": names })));
@@ -166,6 +174,28 @@ struct Order {
     /// As often, one after the other.
     #[serde(default)]
     repeat: u64,
+    /// Workers are born in a nursery, and nothing begins before that is ready.
+    #[serde(default)]
+    nursery: bool,
+    /// It is killed after so many jobs.
+    kill_nursery_after: Option<u64>,
+}
+
+/// The process that workers are born in: the child that nobody traces and that no signal reaches.
+fn nursery() -> Option<Pid> {
+    let ours = std::process::id().to_string();
+    let is_it = |status: &str| {
+        let line = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        line("PPid:").map(str::trim) == Some(&ours)
+            && line("TracerPid:").map(str::trim) == Some("0")
+            && line("SigBlk:").map(str::trim) == Some("fffffffe7ffbfeff")
+    };
+    let mut pids = fs::read_dir("/proc").ok()?.flatten();
+    pids.find_map(|entry| {
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        is_it(&status).then(|| Pid::from_raw(pid)).flatten()
+    })
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -221,8 +251,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             processes: order.processes.unwrap_or(limits.processes),
             file_size: order.file_size.unwrap_or(limits.file_size),
         },
+        nursery: order.nursery,
         spares: order.repeat > 0,
     })?;
+    while order.nursery && nursery().is_none() {
+        std::thread::sleep(Duration::from_millis(5));
+    }
     let spec = JobSpec {
         capability: order.capability,
         arguments: order.arguments,
@@ -238,7 +272,12 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             cancel.cancel();
         });
     }
-    for _ in 1..order.repeat {
+    for n in 1..order.repeat {
+        if order.kill_nursery_after == Some(n)
+            && let Some(nursery) = nursery()
+        {
+            kill_process(nursery, Signal::KILL)?;
+        }
         let result = executor.exec(&spec, &cancel)?;
         println!("{}", serde_json::to_string(&result)?);
     }

@@ -15,6 +15,7 @@ use invigil_schema::{
 
 use crate::confine::Confinement;
 use crate::limits::Limits;
+use crate::nursery::Nursery;
 use crate::waker::{Mailbox, Order};
 
 /// What to start, and how to watch it.
@@ -54,6 +55,9 @@ pub struct LaunchSpec {
     pub digests: bool,
     /// How long one call may keep the observer busy before the whole run is killed.
     pub patience: Duration,
+    /// Where the command may be born, grown up: as a copy of a process that has loaded it already, in an environment like
+    /// `env`. It is loaded as usual where that cannot be.
+    pub nursery: Option<Arc<Nursery>>,
 }
 
 impl LaunchSpec {
@@ -75,6 +79,7 @@ impl LaunchSpec {
             limits: Limits::default(),
             digests: true,
             patience: Duration::from_secs(120),
+            nursery: None,
         }
     }
 }

@@ -15,64 +15,16 @@ use std::time::Duration;
 use invigil_schema::{Errno, Tier};
 
 use crate::api::{LaunchError, LaunchSpec, Reads, Stdio};
+use crate::birth::{Birth, LIMITS, Step, end};
 use crate::census;
 use crate::cgroup::{Cgroup, Controller};
 use crate::confine::Confined;
 use crate::filter::{self, Trap};
 use crate::limits::Limits;
-use crate::sys::{self, Sys, caps, fs, landlock, ptrace};
+use crate::nursery::Nursery;
+use crate::sys::{self, Sys, fs, landlock, ptrace};
 use crate::traps::{self, Scope};
 use crate::waker;
-
-/// Where a launch can fail in the child; also the tags of its messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(i32)]
-enum Step {
-    Ready = 1,
-    Watched,
-    Chdir,
-    Limits,
-    NoNewPrivileges,
-    Capabilities,
-    Landlock,
-    Filter,
-    Descriptors,
-    Exec,
-}
-
-impl Step {
-    fn from_tag(tag: i32) -> Option<Step> {
-        use Step::*;
-        [
-            Ready,
-            Watched,
-            Chdir,
-            Limits,
-            NoNewPrivileges,
-            Capabilities,
-            Landlock,
-            Filter,
-            Descriptors,
-            Exec,
-        ]
-        .into_iter()
-        .find(|s| *s as i32 == tag)
-    }
-
-    fn name(self) -> &'static str {
-        match self {
-            Step::Ready | Step::Watched => "the handshake",
-            Step::Chdir => "chdir",
-            Step::Limits => "setrlimit",
-            Step::NoNewPrivileges => "no_new_privs",
-            Step::Capabilities => "giving up capabilities",
-            Step::Landlock => "Landlock",
-            Step::Filter => "the seccomp filter",
-            Step::Descriptors => "the descriptor table",
-            Step::Exec => "execve",
-        }
-    }
-}
 
 /// Everything that the child needs, made before it exists.
 pub(crate) struct Prepared {
@@ -92,6 +44,7 @@ pub(crate) struct Prepared {
     /// Tasks of this user, where nobody counts those of the run.
     tasks: Option<u64>,
     mask: libc::sigset_t,
+    nursery: Option<Arc<Nursery>>,
     command: String,
     tier: Tier,
 }
@@ -109,6 +62,8 @@ pub(crate) struct Launched {
     pub(crate) status: OwnedFd,
     /// Whether trapped calls wait for their answer whatever signals arrive.
     pub(crate) killable: bool,
+    /// Whether it is what it is to be, and loads nothing.
+    pub(crate) grown: bool,
     /// The cgroup that it is in.
     pub(crate) cgroup: OwnCgroup,
 }
@@ -244,6 +199,8 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         tasks: tasks_of_user(&spec.limits, spec.tier, &cgroup)?,
         cgroup,
         mask: waker::command_mask(),
+        // Who is not traced would not die with us.
+        nursery: spec.nursery.filter(|_| trap.is_some()),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })
@@ -302,8 +259,85 @@ impl Prepared {
         }
     }
 
-    /// Makes the child, attaches to it, and returns when it is about to load the command.
+    /// What the child does to itself.
+    fn birth(&self, status: RawFd, go: RawFd) -> Birth<'_> {
+        let confined = self.confined.as_deref();
+        let (ruleset, flags) = match confined {
+            Some(confined) => (confined.ruleset.as_ref(), confined.restrict_flags),
+            None => (self.signal_scope.as_ref(), 0),
+        };
+        Birth {
+            cwd: &self.cwd,
+            limits: self.rlimits(),
+            trap: self.trap,
+            gives_up_capabilities: confined.is_some(),
+            ruleset: ruleset.map(|ruleset| (ruleset.as_raw_fd(), flags)),
+            program: &self.program,
+            streams: self
+                .stdio
+                .each_ref()
+                .map(|stream| stream.as_ref().map(OwnedFd::as_raw_fd)),
+            mask: self.mask,
+            status,
+            go,
+        }
+    }
+
+    /// What the kernel limits for each process.
+    fn rlimits(&self) -> [Option<u64>; LIMITS] {
+        let limits = &self.limits;
+        // Long after the whole tree should have been killed for it.
+        let cpu = limits.cpu.map(|cpu| cpu.as_secs() + CPU_GRACE);
+        // The kernel would write a core where the process stands, and ask nobody.
+        let core = self.confined.as_ref().map(|_| 0);
+        [limits.file_size, limits.data, cpu, self.tasks, core]
+    }
+
+    /// Makes the child, attaches to it, and returns when it is about to load the command, or has grown up in a nursery.
     pub(crate) fn start(&self) -> Result<Launched, LaunchError> {
+        // Whatever is wrong there: if it is wrong here too, it will be told.
+        let born = self.nursery.as_ref().and_then(|n| self.start_in(n).ok());
+        match born {
+            Some(launched) => Ok(launched),
+            None => self.start_by_loading(),
+        }
+    }
+
+    fn start_in(&self, nursery: &Nursery) -> Result<Launched, LaunchError> {
+        let system = |step| move |error| LaunchError::System { step, error };
+        let (status, child_status) = sys::pipe().map_err(system("pipe"))?;
+        let (child_go, go) = sys::pipe().map_err(system("pipe"))?;
+        let birth = self.birth(child_status.as_raw_fd(), child_go.as_raw_fd());
+        let labour = nursery.bear(&birth).map_err(system("the nursery"))?;
+        drop((child_status, child_go));
+        let pid = labour.pid();
+        let watched = match self.handshake(pid, &status, &go) {
+            Ok(watched) => watched,
+            Err(error) => {
+                // Before anybody else is born there: it may still share the table.
+                put_down(pid);
+                return Err(error);
+            }
+        };
+        let Watched {
+            listener,
+            killable,
+            cgroup,
+        } = watched;
+        let listener = labour.finish(listener);
+        let listener = listener.inspect_err(|_| put_down(pid));
+        let listener = listener.map_err(system("the nursery"))?;
+        Ok(Launched {
+            pid,
+            listener,
+            status,
+            killable,
+            grown: true,
+            cgroup,
+        })
+    }
+
+    fn start_by_loading(&self) -> Result<Launched, LaunchError> {
         let system = |step| move |error| LaunchError::System { step, error };
         let (status, child_status) = sys::pipe().map_err(system("pipe"))?;
         let (child_go, go) = sys::pipe().map_err(system("pipe"))?;
@@ -312,12 +346,11 @@ impl Prepared {
         let mut shell_argv = pointers(&self.shell_argv);
         let env = pointers(&self.env);
         let mut child = Child {
-            prepared: self,
+            birth: self.birth(child_status.as_raw_fd(), child_go.as_raw_fd()),
+            candidates: &self.candidates,
             argv: &argv,
             shell_argv: &mut shell_argv,
             env: &env,
-            status: child_status.as_raw_fd(),
-            go: child_go.as_raw_fd(),
             parent: std::process::id(),
         };
         let flags = libc::CLONE_FILES | libc::SIGCHLD;
@@ -332,35 +365,24 @@ impl Prepared {
         let pid = sys::check(pid);
         sys::set_mask(&before);
         let pid = pid.map_err(system("clone"))? as u32;
-        match self.handshake(pid, &status, &go) {
-            Ok((listener, killable, cgroup)) => {
-                // SAFETY: the child made this descriptor in the table that we shared, and has left that table.
-                let listener = listener.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-                Ok(Launched {
-                    pid,
-                    listener,
-                    status,
-                    killable,
-                    cgroup,
-                })
-            }
-            Err(error) => {
-                let _ = sys::kill(pid, libc::SIGKILL);
-                while matches!(ptrace::wait_for(pid as i32, true, libc::__WALL), Ok(Some(w))
-                    if !matches!(w.change, ptrace::Change::Exited(_) | ptrace::Change::Killed(_)))
-                {
-                }
-                Err(error)
-            }
-        }
+        let watched = self.handshake(pid, &status, &go);
+        let Watched {
+            listener,
+            killable,
+            cgroup,
+        } = watched.inspect_err(|_| put_down(pid))?;
+        Ok(Launched {
+            pid,
+            // SAFETY: the child made this descriptor in the table that we shared, and has left that table.
+            listener: listener.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }),
+            status,
+            killable,
+            grown: false,
+            cgroup,
+        })
     }
 
-    fn handshake(
-        &self,
-        pid: u32,
-        status: &OwnedFd,
-        go: &OwnedFd,
-    ) -> Result<(Option<RawFd>, bool, OwnCgroup), LaunchError> {
+    fn handshake(&self, pid: u32, status: &OwnedFd, go: &OwnedFd) -> Result<Watched, LaunchError> {
         let expect = |step: Step| match message_of(pid, status) {
             Ok([tag, value, extra]) if tag == step as i32 => Ok((value, extra)),
             Ok([tag, error, _]) => {
@@ -384,7 +406,11 @@ impl Prepared {
         fs::write_all(std::os::fd::AsFd::as_fd(go), &[1])
             .map_err(|e| self.failure(Step::Ready, e))?;
         let (listener, killable) = expect(Step::Watched)?;
-        Ok(((listener >= 0).then_some(listener), killable != 0, cgroup))
+        Ok(Watched {
+            listener: (listener >= 0).then_some(listener),
+            killable: killable != 0,
+            cgroup,
+        })
     }
 
     /// Why the command was not loaded, after its process has ended; None if it was.
@@ -392,6 +418,22 @@ impl Prepared {
         let [tag, error, _] = message(status).ok()?;
         Some(self.failure(Step::from_tag(tag)?, Errno(error)))
     }
+}
+
+/// A child that is watched, bounded, and in a descriptor table of its own.
+struct Watched {
+    /// What its listener is called in the table that it was born with.
+    listener: Option<RawFd>,
+    killable: bool,
+    cgroup: OwnCgroup,
+}
+
+/// Ends a child that has not become what it was to be.
+fn put_down(pid: u32) {
+    let _ = sys::kill(pid, libc::SIGKILL);
+    while matches!(ptrace::wait_for(pid as i32, true, libc::__WALL), Ok(Some(w))
+        if !matches!(w.change, ptrace::Change::Exited(_) | ptrace::Change::Killed(_)))
+    {}
 }
 
 /// Waits for a message of a child that we may be tracing. It can be stopped by a signal meanwhile, or die; its end of
@@ -453,182 +495,32 @@ fn pointers(texts: &[CString]) -> Vec<*const libc::c_char> {
         .collect()
 }
 
-/// The child's side. No allocation, no lock, no panic.
+/// The child's side, where it loads a program. No allocation, no lock, no panic.
 struct Child<'a> {
-    prepared: &'a Prepared,
+    birth: Birth<'a>,
+    candidates: &'a [CString],
     argv: &'a [*const libc::c_char],
     shell_argv: &'a mut [*const libc::c_char],
     env: &'a [*const libc::c_char],
-    status: RawFd,
-    go: RawFd,
     parent: u32,
 }
 
 impl Child<'_> {
-    fn say(&self, step: Step, value: i32, extra: i32) {
-        let mut bytes = [0u8; 12];
-        bytes[..4].copy_from_slice(&(step as i32).to_ne_bytes());
-        bytes[4..8].copy_from_slice(&value.to_ne_bytes());
-        bytes[8..].copy_from_slice(&extra.to_ne_bytes());
-        // SAFETY: 12 bytes, which a pipe takes whole.
-        unsafe { libc::write(self.status, bytes.as_ptr().cast(), bytes.len()) };
-    }
-
-    fn fail(&self, step: Step, error: Errno) -> ! {
-        self.say(step, error.0, 0);
-        // SAFETY: ends this process without running anything of ours.
-        unsafe { libc::_exit(127) }
-    }
-
     fn run(&mut self) -> ! {
-        // SAFETY: integers only; the signal dispositions and mask are set before anything can rely on them.
+        // SAFETY: integers only; the signal dispositions are set before anything can rely on them.
         unsafe {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             if libc::getppid() as u32 != self.parent {
-                libc::_exit(127);
+                end();
             }
             // Our own image is not dumpable, which would keep us from attaching to its copy.
             libc::prctl(libc::PR_SET_DUMPABLE, 1);
             libc::signal(libc::SIGPIPE, libc::SIG_DFL);
             libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         }
-        self.say(Step::Ready, 0, 0);
-        let mut go = 0u8;
-        // SAFETY: room for one byte.
-        if unsafe { libc::read(self.go, std::ptr::from_mut(&mut go).cast(), 1) } != 1 {
-            // SAFETY: ends this process without running anything of ours.
-            unsafe { libc::_exit(127) }
-        }
-        // SAFETY: the path ends in a zero byte.
-        if unsafe { libc::chdir(self.prepared.cwd.as_ptr()) } != 0 {
-            self.fail(Step::Chdir, sys::errno());
-        }
-        self.limit();
-        let (listener, killable) = match self.prepared.trap {
-            Some(trap) => self.confine(trap),
-            None => (-1, false),
-        };
-        self.leave_table();
-        self.say(Step::Watched, listener, killable.into());
-        self.streams();
-        // SAFETY: the mask is a valid set. From here on the observer's loop is there to pass signals on.
-        unsafe {
-            libc::sigprocmask(libc::SIG_SETMASK, &self.prepared.mask, std::ptr::null_mut());
-        }
-        self.exec()
-    }
-
-    /// What the kernel limits for each process.
-    fn limit(&self) {
-        let limits = &self.prepared.limits;
-        // Long after the whole tree should have been killed for it.
-        let cpu = limits.cpu.map(|cpu| cpu.as_secs() + CPU_GRACE);
-        let all = [
-            (libc::RLIMIT_FSIZE, limits.file_size),
-            (libc::RLIMIT_DATA, limits.data),
-            (libc::RLIMIT_CPU, cpu),
-            (libc::RLIMIT_NPROC, self.prepared.tasks),
-            // The kernel would write it where the process stands, and ask nobody.
-            (
-                libc::RLIMIT_CORE,
-                self.prepared.confined.as_ref().map(|_| 0),
-            ),
-        ];
-        for (resource, limit) in all {
-            if let Some(limit) = limit
-                && let Err(error) = sys::lower_limit(resource, limit)
-            {
-                self.fail(Step::Limits, error);
-            }
-        }
-    }
-
-    fn confine(&self, trap: Trap) -> (i32, bool) {
-        if let Err(error) = sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1) {
-            self.fail(Step::NoNewPrivileges, error);
-        }
-        let (mut ruleset, mut flags) = (self.prepared.signal_scope.as_ref(), 0);
-        if let Some(confined) = &self.prepared.confined {
-            if let Err(error) = caps::keep_for_good(caps::ORDINARY) {
-                self.fail(Step::Capabilities, error);
-            }
-            (ruleset, flags) = (confined.ruleset.as_ref(), confined.restrict_flags);
-        }
-        if let Some(ruleset) = ruleset
-            && let Err(error) = ruleset.enter(flags)
-        {
-            self.fail(Step::Landlock, error);
-        }
-        let program = filter::as_fprog(&self.prepared.program);
-        let install = |flags: libc::c_ulong| {
-            // SAFETY: `program` points to the compiled filter, which lives as long as this process.
-            sys::check(unsafe {
-                libc::syscall(
-                    libc::SYS_seccomp,
-                    libc::SECCOMP_SET_MODE_FILTER,
-                    flags,
-                    &program,
-                )
-            })
-        };
-        if trap == Trap::Trace {
-            return match install(0) {
-                Ok(_) => (-1, false),
-                Err(error) => self.fail(Step::Filter, error),
-            };
-        }
-        let listener = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
-        let killable = libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
-        match install(listener | killable) {
-            Ok(fd) => return (fd as i32, true),
-            Err(Errno(libc::EINVAL)) => {}
-            Err(error) => self.fail(Step::Filter, error),
-        }
-        match install(listener) {
-            Ok(fd) => (fd as i32, false),
-            Err(error) => self.fail(Step::Filter, error),
-        }
-    }
-
-    /// Takes a copy of the descriptor table. `unshare` is refused in some containers, `close_range` is not.
-    fn leave_table(&self) {
-        const CLOSE_RANGE_UNSHARE: u32 = 2;
-        // SAFETY: closes a descriptor that cannot exist; unshares the table.
-        let unshared = unsafe {
-            libc::syscall(
-                libc::SYS_close_range,
-                u32::MAX,
-                u32::MAX,
-                CLOSE_RANGE_UNSHARE,
-            ) == 0
-                || libc::unshare(libc::CLONE_FILES) == 0
-        };
-        if !unshared {
-            self.fail(Step::Descriptors, sys::errno());
-        }
-    }
-
-    fn streams(&self) {
-        // A stream that is given as descriptor 0 to 2 could be overwritten before it is used.
-        let mut sources = [-1; 3];
-        for (target, stream) in self.prepared.stdio.iter().enumerate() {
-            if let Some(fd) = stream {
-                // SAFETY: plain integers.
-                sources[target] = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) };
-            }
-        }
-        for (target, source) in sources.into_iter().enumerate() {
-            // SAFETY: plain integers; the duplicate is not closed at exec.
-            if source >= 0 && unsafe { libc::dup2(source, target as i32) } < 0 {
-                self.fail(Step::Descriptors, sys::errno());
-            }
-        }
-    }
-
-    fn exec(&mut self) -> ! {
+        self.birth.grow();
         let mut error = Errno(libc::ENOENT);
-        let prepared = self.prepared;
-        for candidate in &prepared.candidates {
+        for candidate in self.candidates {
             self.try_exec(candidate, self.argv);
             match sys::errno() {
                 Errno(libc::ENOENT | libc::ENOTDIR) => {}
@@ -645,7 +537,7 @@ impl Child<'_> {
                 }
             }
         }
-        self.fail(Step::Exec, error)
+        self.birth.fail(Step::Exec, error)
     }
 
     fn try_exec(&self, path: &CStr, argv: &[*const libc::c_char]) {

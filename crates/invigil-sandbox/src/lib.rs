@@ -11,6 +11,7 @@ compile_error!("invigil-sandbox watches processes on Linux, on x86-64 and aarch6
 
 mod acts;
 mod api;
+mod birth;
 mod calls;
 mod census;
 mod cgroup;
@@ -26,6 +27,7 @@ mod limits;
 mod message;
 mod names;
 mod net;
+mod nursery;
 mod observer;
 mod paths;
 pub mod probe;
@@ -45,4 +47,5 @@ pub use api::{
 pub use confine::{Confinement, Network};
 pub use handle::{Handle, descriptor_of, launch};
 pub use limits::Limits;
+pub use nursery::{Nursery, nurse};
 pub use waker::{keep_from_being_stopped, leave_child_signals};

@@ -242,7 +242,7 @@ fn scoped_signal() -> Result<(), String> {
     let ruleset = landlock::signal_scope().map_err(|e| format!("landlock_create_ruleset: {e}"))?;
     in_child(move || {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-        ruleset.enter(0)?;
+        landlock::enter(ruleset.as_raw_fd(), 0)?;
         // SAFETY: plain integers; signal 0 only asks.
         let parent = unsafe { libc::getppid() };
         match sys::kill(parent as u32, 0) {
@@ -265,7 +265,7 @@ fn floor() -> Result<(), String> {
     let ruleset = Ruleset::new(handled).map_err(|e| format!("landlock_create_ruleset: {e}"))?;
     in_child(move || {
         sys::prctl(libc::PR_SET_NO_NEW_PRIVS, 1)?;
-        ruleset.enter(0)?;
+        landlock::enter(ruleset.as_raw_fd(), 0)?;
         match fs::open(At::Cwd, &file, libc::O_CREAT | libc::O_WRONLY, 0o600, 0) {
             Err(Errno(libc::EACCES)) => Ok(()),
             _ => Err(Errno(libc::EPROTO)),

@@ -205,11 +205,15 @@ pub(crate) struct Rights {
 impl Rights {
     /// Looks at a thread.
     pub(crate) fn of(tid: &str) -> Sys<Rights> {
-        let status = fs::read_all(&cstring(format!("/proc/{tid}/status"))?)?;
+        Rights::with(&status_of(tid)?, tid)
+    }
+
+    /// The same for one whose status is known.
+    pub(crate) fn with(status: &[u8], tid: &str) -> Sys<Rights> {
         let lines = ["Uid", "Gid", "Groups", "CapEff", "CapPrm"];
         let credentials = lines
             .iter()
-            .filter_map(|name| status_line(&status, name))
+            .filter_map(|name| status_line(status, name))
             .map(<[u8]>::to_vec)
             .collect();
         let mut places = Vec::new();
@@ -226,10 +230,14 @@ impl Rights {
     }
 }
 
-/// The umask of this process.
-pub(crate) fn own_umask() -> u32 {
-    let status = fs::read_all(c"/proc/self/status").unwrap_or_default();
-    let mask = status_line(&status, "Umask").and_then(|text| str::from_utf8(text).ok());
+/// The umask of a process whose status this is.
+pub(crate) fn umask_of(status: &[u8]) -> u32 {
+    let mask = status_line(status, "Umask").and_then(|text| str::from_utf8(text).ok());
     mask.and_then(|text| u32::from_str_radix(text, 8).ok())
         .unwrap_or(0o022)
+}
+
+/// `/proc/TID/status`. The kernel takes a while to write it.
+pub(crate) fn status_of(tid: &str) -> Sys<Vec<u8>> {
+    fs::read_dense(&cstring(format!("/proc/{tid}/status"))?)
 }

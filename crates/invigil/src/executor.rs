@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use invigil_engine::capabilities::Plan;
 use invigil_engine::{
     Asking, Cancel, Engine, ExecError, Executor, JobLimits, JobOutcome, JobResult, JobSpec,
     Registry, ResourceGuard, Setup, Worker,
@@ -68,8 +69,8 @@ impl JobOptions {
     }
 
     /// What carries out jobs here.
-    pub(crate) fn executor(&self, store: &Store) -> Result<Executor, CliError> {
-        executor(store, &self.policy)
+    pub(crate) fn executor(&self, store: &Store, ahead: Ahead<'_>) -> Result<Executor, CliError> {
+        make(store, &self.policy, ahead)
     }
 }
 
@@ -96,17 +97,29 @@ fn runtime_dir() -> PathBuf {
     own.unwrap_or_else(env::temp_dir)
 }
 
+/// What is made before it is asked for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Ahead<'a> {
+    /// Nothing.
+    Nothing,
+    /// What this one job needs: a capability and its arguments.
+    Job(&'a str, &'a Value),
+    /// Workers for many.
+    Workers,
+}
+
 /// What carries out one job, or few.
 pub(crate) fn executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, CliError> {
-    make(store, policies, false)
+    make(store, policies, Ahead::Nothing)
 }
 
 /// What carries out many: a worker stands ready.
 pub(crate) fn lasting_executor(store: &Store, policies: &[PathBuf]) -> Result<Executor, CliError> {
-    make(store, policies, true)
+    make(store, policies, Ahead::Workers)
 }
 
-fn make(store: &Store, policies: &[PathBuf], spares: bool) -> Result<Executor, CliError> {
+fn make(store: &Store, policies: &[PathBuf], ahead: Ahead<'_>) -> Result<Executor, CliError> {
+    let registry = Registry::standard();
     let engine = engine(store)?;
     let places = places(&engine.cwd);
     let guard = match env::var_os(GUARD) {
@@ -115,7 +128,13 @@ fn make(store: &Store, policies: &[PathBuf], spares: bool) -> Result<Executor, C
     };
     let sources = gather(None, policies, &places)?;
     let setup = Setup {
-        registry: Registry::standard(),
+        nursery: match ahead {
+            Ahead::Nothing => false,
+            Ahead::Job(capability, arguments) => is_plain(&registry, capability, arguments),
+            Ahead::Workers => true,
+        },
+        spares: matches!(ahead, Ahead::Workers),
+        registry,
         worker: worker()?,
         // Nobody sits in front of a job; whoever wants can answer with `invigil approvals`.
         asking: Asking {
@@ -127,10 +146,16 @@ fn make(store: &Store, policies: &[PathBuf], spares: bool) -> Result<Executor, C
         places,
         guard,
         limits: JobLimits::default(),
-        spares,
         engine,
     };
     Ok(Executor::new(setup)?)
+}
+
+/// Whether a job needs a worker and nothing else.
+fn is_plain(registry: &Registry, capability: &str, arguments: &Value) -> bool {
+    let found = registry.get(capability).ok();
+    let plan = found.and_then(|capability| capability.check(arguments).ok());
+    matches!(plan, Some(Plan::Work(needs)) if needs.is_plain())
 }
 
 fn worker() -> Result<Worker, CliError> {

@@ -86,6 +86,7 @@ impl Bench {
             asking: Asking::default(),
             guard: ResourceGuard::off(),
             limits: JobLimits::default(),
+            nursery: true,
             spares: true,
         })?)
     }

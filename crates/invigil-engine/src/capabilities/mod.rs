@@ -118,6 +118,11 @@ impl Needs {
         writes: true,
         ..Needs::READS
     };
+
+    /// Whether files are all that it needs. Such workers can be had fast.
+    pub fn is_plain(&self) -> bool {
+        self.programs.is_empty() && !self.signals
+    }
 }
 
 /// A program to run.

@@ -63,7 +63,7 @@ impl Executor {
             None => job.working_dir.clone(),
         };
         let mut engine = self.engine.clone();
-        engine.env = self.env_of_jobs();
+        engine.env = super::work::env_of_jobs(&self.engine.env);
         let io = |error: io::Error| WorkEnd::failed(format!("cannot make a pipe: {error}"));
         let ((out, its_out), (err, its_err)) = (io::pipe().map_err(io)?, io::pipe().map_err(io)?);
         let share = |fd: OwnedFd| Arc::new(fd);

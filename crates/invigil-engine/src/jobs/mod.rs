@@ -7,6 +7,7 @@ mod command;
 mod end;
 mod fit;
 mod looks;
+mod midwife;
 mod owner;
 mod pipes;
 mod recovery;
@@ -43,6 +44,7 @@ use crate::run::{Engine, random};
 use crate::telemetry::{ResourceGuard, Sampler};
 use end::Ended;
 use looks::Looks;
+use midwife::{Midwife, Nurseries};
 use owner::Owner;
 use work::{Ready, Recipes, WorkEnd};
 
@@ -116,7 +118,8 @@ pub struct Executor {
     limits: JobLimits,
     looks: Looks,
     recipes: Mutex<Recipes>,
-    spares: bool,
+    nurseries: Option<Arc<Nurseries>>,
+    midwife: Option<Midwife>,
     /// Trees that the policies of the user open beyond the working directory.
     granted: Vec<PathBuf>,
     journal: Journal,
@@ -142,6 +145,9 @@ pub struct Setup {
     pub guard: ResourceGuard,
     /// What a job may use.
     pub limits: JobLimits,
+    /// Whether the first worker is born in a process that is started at once, while everything else is made ready, and with
+    /// `spares` every other one too. For those that carry out jobs that need no programs.
+    pub nursery: bool,
     /// Whether a worker is kept ready for the next job. For those that carry out many.
     pub spares: bool,
 }
@@ -210,8 +216,11 @@ impl Executor {
             asking,
             guard,
             limits,
+            nursery,
             spares,
         } = setup;
+        let env = work::env_of_jobs(&engine.env);
+        let nurseries = nursery.then(|| Arc::new(Nurseries::new(worker.clone(), &env, spares)));
         let wrong = |error: PolicyError| ExecError::Policy(error.report());
         let policy = Policy::load(&policies, &places).map_err(wrong)?;
         let (_, journal) = engine
@@ -224,7 +233,8 @@ impl Executor {
             redactor: Redactor::new(random().map_err(ExecError::Key)?),
             looks: Looks::new(sampler),
             recipes: Mutex::default(),
-            spares,
+            nurseries,
+            midwife: spares.then(Midwife::new).flatten(),
             granted: granted(&policies, &places).map_err(wrong)?,
             policy,
             engine,
@@ -276,14 +286,16 @@ impl Executor {
             needs.programs = &[];
         }
         thread::scope(|scope| {
-            // A worker is started while everything else is made ready. It does nothing before it has its order.
-            let launching = match (&plan, &denial) {
-                (Ok(Plan::Work(needs)), None) => {
-                    let (job, needs) = (&job, *needs);
-                    Some(scope.spawn(move || self.ready(job, &needs)))
-                }
+            let wanted = match (&plan, &denial) {
+                (Ok(Plan::Work(needs)), None) => Some(*needs),
                 _ => None,
             };
+            let spare = wanted.and_then(|needs| self.spare(&job, &needs));
+            // A worker is started while everything else is made ready. It does nothing before it has its order.
+            let launching = wanted.filter(|_| spare.is_none()).map(|needs| {
+                let job = &job;
+                scope.spawn(move || self.ready(job, &needs))
+            });
             let before = self.looks.before(&job.working_dir, &self.redactor)?;
             self.admit(spec, &before)?;
             let begun = Instant::now();
@@ -303,7 +315,8 @@ impl Executor {
                 }
                 (Ok(Plan::Command(command)), _) => self.command(&job, &command),
                 (Ok(Plan::Work(needs)), _) => {
-                    let ready = launching.and_then(|thread| thread.join().ok());
+                    let launched = || launching.and_then(|thread| thread.join().ok());
+                    let ready = spare.map(Ok).or_else(launched);
                     let lost = || Err("the worker did not start".to_owned());
                     self.work(&job, &needs, ready.unwrap_or_else(lost), undo)
                 }
@@ -330,7 +343,6 @@ impl Executor {
         };
         job.cancel.steers(ready.control());
         let done = ready.carry_out(self, job, needs, &undo);
-        self.leave_spare(&done);
         // While the worker dies.
         let after = self.looks.after(&job.working_dir, &self.redactor).ok();
         Ended {

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io::{self, BufReader, Read};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use invigil_journal::Blobs;
@@ -14,6 +13,7 @@ use invigil_sandbox::{Handle, Killed, LaunchError, LaunchSpec, Outcome, Stdio, l
 use invigil_schema::{Digest, Errno, Event, JobKept, Kept, LimitKind, Mode, OsText, Refused, Tier};
 use serde_json::Value;
 
+use super::midwife::Nurseries;
 use super::pipes::Pipes;
 use super::seen::{Seen, Watching};
 use super::wire::{Answered, Content, Order, Said, receive, send, send_content};
@@ -46,6 +46,13 @@ pub(super) struct Key {
     strict: bool,
 }
 
+impl Key {
+    /// Files are all that it needs.
+    fn is_plain(&self) -> bool {
+        !self.programs && !self.signals
+    }
+}
+
 /// Everything that is needed to start a worker of one kind.
 pub(super) struct Recipe {
     key: Key,
@@ -54,6 +61,7 @@ pub(super) struct Recipe {
     cwd: PathBuf,
     protected: Vec<PathBuf>,
     guard: Guard,
+    nurseries: Option<Arc<Nurseries>>,
     spares: Mutex<Spares>,
 }
 
@@ -92,6 +100,19 @@ pub(super) struct Done {
 impl Recipe {
     fn spares(&self) -> MutexGuard<'_, Spares> {
         self.spares.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes one more worker, if there are not enough.
+    pub(super) fn make_spare(self: &Arc<Self>) {
+        if self.spares().workers.len() >= SPARES {
+            return;
+        }
+        if let Ok(ready) = self.launch() {
+            let mut spares = self.spares();
+            if !spares.closed {
+                spares.workers.push(ready);
+            }
+        }
     }
 
     /// Nobody wants a worker any more.
@@ -143,11 +164,12 @@ impl Recipe {
             protected: self.protected.clone(),
             // Whatever only loads us has nothing to compare.
             digests: self.key.programs,
+            nursery: self.nurseries.as_ref().and_then(|all| all.with(&self.env)),
             ..LaunchSpec::new(self.argv.iter().cloned())
         };
         let guard = self.guard.again();
         guard.hold(&mut spec);
-        if !self.key.programs && !self.key.signals {
+        if self.key.is_plain() {
             spec.limits = spec.limits.without_cgroup();
         }
         if self.key.signals {
@@ -158,6 +180,9 @@ impl Recipe {
         let gate = gate.map_err(failed("making the gate"))?;
         let pipes = Pipes::new(to, from, words).map_err(failed("making a pipe"))?;
         let handle = launch(spec, watching.clone(), gate)?;
+        if let Some(nurseries) = &self.nurseries {
+            nurseries.served();
+        }
         control.attach(handle.line());
         Ok(Ready {
             recipe: Arc::clone(self),
@@ -279,18 +304,33 @@ impl WorkEnd {
 }
 
 impl Executor {
-    /// A worker that waits for its order, bounded as the job must be: one that stands ready, or a new one.
-    pub(super) fn ready(&self, job: &Job<'_>, needs: &Needs) -> Result<Ready, String> {
-        let writes = needs.writes && !job.spec.dry_run;
-        let key = Key {
+    fn key(&self, job: &Job<'_>, needs: &Needs) -> Key {
+        Key {
             own: job.own.clone(),
-            writes,
+            writes: needs.writes && !job.spec.dry_run,
             programs: !needs.programs.is_empty(),
             // A dry run is watched like any other, and what watches forbids signals.
             signals: needs.signals && !job.spec.dry_run,
             strict: job.spec.strict,
-        };
-        let mut recipes = self.recipes.lock().unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn recipes(&self) -> MutexGuard<'_, Recipes> {
+        self.recipes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A worker that stands ready for this job, if there is one. The next is made while this one works.
+    pub(super) fn spare(&self, job: &Job<'_>, needs: &Needs) -> Option<Ready> {
+        let recipe = self.recipes().get(&self.key(job, needs)).cloned()?;
+        let spare = recipe.spares().workers.pop();
+        self.leave_spare(&recipe);
+        spare
+    }
+
+    /// A new worker that waits for its order, bounded as the job must be.
+    pub(super) fn ready(&self, job: &Job<'_>, needs: &Needs) -> Result<Ready, String> {
+        let key = self.key(job, needs);
+        let mut recipes = self.recipes();
         let recipe = match recipes.get(&key) {
             Some(recipe) => Arc::clone(recipe),
             None => {
@@ -303,32 +343,16 @@ impl Executor {
             }
         };
         drop(recipes);
-        let spare = recipe.spares().workers.pop();
-        spare.map_or_else(|| recipe.launch(), Ok)
+        recipe.launch()
     }
 
-    /// Leaves a worker ready for the next job of this kind, in the background.
-    pub(super) fn leave_spare(&self, ready: &Done) {
-        if !self.spares || ready.recipe.key.programs || ready.recipe.key.signals {
-            return;
+    /// Has a worker made for the next job of this kind, in the background.
+    fn leave_spare(&self, recipe: &Arc<Recipe>) {
+        if let Some(midwife) = &self.midwife
+            && recipe.key.is_plain()
+        {
+            midwife.call(recipe);
         }
-        let recipe = Arc::downgrade(&ready.recipe);
-        let body = move || {
-            let Some(recipe) = recipe.upgrade() else {
-                return;
-            };
-            if recipe.spares().workers.len() >= SPARES {
-                return;
-            }
-            if let Ok(ready) = recipe.launch() {
-                let mut spares = recipe.spares();
-                if !spares.closed {
-                    spares.workers.push(ready);
-                }
-            }
-        };
-        // Without one the next job begins a little later.
-        drop(thread::Builder::new().name("spare".into()).spawn(body));
     }
 
     fn recipe(&self, job: &Job<'_>, key: &Key) -> Result<Recipe, String> {
@@ -347,7 +371,7 @@ impl Executor {
             ..Narrow::default()
         };
         let rules = Arc::new(self.rules(job, &narrow)?);
-        let mut env = self.env_of_jobs();
+        let mut env = env_of_jobs(&self.engine.env);
         let guard = Guard::new(&rules, &mut env, &[]);
         let missing = match key.strict {
             true => guard.missing(None),
@@ -363,6 +387,7 @@ impl Executor {
             cwd: job.working_dir.clone(),
             protected: self.protected(),
             guard,
+            nurseries: self.nurseries.clone().filter(|_| key.is_plain()),
             spares: Mutex::default(),
         })
     }
@@ -382,22 +407,24 @@ impl Executor {
         places.workspace.clone_from(&job.working_dir);
         Rules::load(Mode::Guard, sources, places).map_err(|error| error.to_string())
     }
+}
 
-    /// What every job gets of the environment.
-    pub(super) fn env_of_jobs(&self) -> Env {
-        let mut env = self.engine.env.clone();
-        env.retain(|name, _| {
-            name.to_str().is_some_and(|name| {
-                super::ENV
-                    .iter()
-                    .any(|known| match known.strip_suffix('*') {
-                        Some(prefix) => name.starts_with(prefix),
-                        None => name == *known,
-                    })
-            })
-        });
-        env
-    }
+/// What every job gets of the environment.
+pub(super) fn env_of_jobs(env: &Env) -> Env {
+    let passes = |name: &OsString| {
+        name.to_str().is_some_and(|name| {
+            super::ENV
+                .iter()
+                .any(|known| match known.strip_suffix('*') {
+                    Some(prefix) => name.starts_with(prefix),
+                    None => name == *known,
+                })
+        })
+    };
+    let passed = env.iter().filter(|(name, _)| passes(name));
+    passed
+        .map(|(name, value)| (name.clone(), value.clone()))
+        .collect()
 }
 
 /// What was refused, in one sentence, with the rule that says so if it is known.

@@ -9,8 +9,12 @@ use invigil_schema::{Digest, Kept};
 use super::wire::{Answered, Content, Order, Said, receive, send, send_content};
 use crate::capabilities::{Context, Failure, Keeper, Output, Registry, Roots};
 
-/// Carries out the one job that stands on stdin. For the process that [`super::Worker`] names, and for nobody else.
+/// Carries out the one job that stands on stdin. For the process that [`super::Worker`] names, and for nobody else. It is to
+/// be called first thing, before there is a second thread: this may be where workers are born, and return in each of them.
 pub fn worker(registry: &Registry) -> ExitCode {
+    if !invigil_sandbox::nurse() {
+        return ExitCode::SUCCESS;
+    }
     let mut line = Line {
         from: BufReader::new(io::stdin()),
         to: io::stdout(),

@@ -1,6 +1,7 @@
 //! The markers that rules hang on, and the one scan for all of them.
 
-use std::sync::LazyLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
 
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 
@@ -21,10 +22,18 @@ pub(super) enum Found {
     Program,
 }
 
-/// All markers, in one automaton.
+/// Whoever has read so many bytes will read more.
+const MUCH: usize = 256 * 1024;
+
+/// All markers, in one automaton. It is small at first: most processes that are started read a few records, and are gone
+/// before a large one would be made.
 pub(super) struct Markers {
-    automaton: AhoCorasick,
+    texts: Vec<&'static str>,
     meaning: Vec<Found>,
+    small: AhoCorasick,
+    /// Several times as fast to read with, and as slow to make.
+    large: OnceLock<AhoCorasick>,
+    read: AtomicUsize,
 }
 
 pub(super) static MARKERS: LazyLock<Markers> = LazyLock::new(|| {
@@ -46,19 +55,41 @@ pub(super) static MARKERS: LazyLock<Markers> = LazyLock::new(|| {
     for program in command::PROGRAMS {
         add(program.name, Found::Program);
     }
-    let automaton = AhoCorasick::builder()
-        .ascii_case_insensitive(true)
-        .kind(Some(AhoCorasickKind::DFA))
-        .build(&texts)
-        // Only patterns beyond any size fail. Without the automaton every secret would stay, so there is no going on.
-        .expect("the markers are fixed and few");
-    Markers { automaton, meaning }
+    Markers {
+        small: automaton(&texts, AhoCorasickKind::ContiguousNFA),
+        large: OnceLock::new(),
+        read: AtomicUsize::new(0),
+        texts,
+        meaning,
+    }
 });
 
+fn automaton(texts: &[&str], kind: AhoCorasickKind) -> AhoCorasick {
+    AhoCorasick::builder()
+        .ascii_case_insensitive(true)
+        .kind(Some(kind))
+        .build(texts)
+        // Only patterns beyond any size fail. Without the automaton every secret would stay, so there is no going on.
+        .expect("the markers are fixed and few")
+}
+
 impl Markers {
+    /// What to read a text of this length with.
+    fn automaton(&self, length: usize) -> &AhoCorasick {
+        if let Some(large) = self.large.get() {
+            return large;
+        }
+        match self.read.fetch_add(length, Ordering::Relaxed) + length > MUCH {
+            true => self
+                .large
+                .get_or_init(|| automaton(&self.texts, AhoCorasickKind::DFA)),
+            false => &self.small,
+        }
+    }
+
     /// Whether there is any marker at all.
     pub(super) fn any(&self, text: &[u8]) -> bool {
-        self.automaton.is_match(text)
+        self.automaton(text.len()).is_match(text)
     }
 
     /// Every marker in the text, overlapping ones too.
@@ -66,9 +97,30 @@ impl Markers {
         &'a self,
         text: &'a [u8],
     ) -> impl Iterator<Item = (Found, usize, usize)> + 'a {
-        self.automaton.find_overlapping_iter(text).map(|found| {
+        let found = self.automaton(text.len()).find_overlapping_iter(text);
+        found.map(|found| {
             let meaning = self.meaning[found.pattern().as_usize()];
             (meaning, found.start(), found.end())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_automata_find_the_same() {
+        let texts = &MARKERS.texts;
+        let text = texts.join(" ").to_ascii_uppercase() + &texts.concat();
+        let found = |kind| {
+            let automaton = automaton(texts, kind);
+            let all = automaton.find_overlapping_iter(&text);
+            all.map(|one| (one.start(), one.end(), one.pattern()))
+                .collect::<Vec<_>>()
+        };
+        let small = found(AhoCorasickKind::ContiguousNFA);
+        assert!(small.len() >= 2 * texts.len());
+        assert_eq!(small, found(AhoCorasickKind::DFA));
     }
 }

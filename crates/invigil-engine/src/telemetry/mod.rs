@@ -75,6 +75,8 @@ impl Sampler {
     pub fn open() -> Result<Sampler, TelemetryError> {
         let mut sampler = Sampler::open_at(Path::new("/proc"), Path::new("/sys"))?;
         sampler.here = true;
+        sampler.proc.keep_open();
+        sampler.sys.keep_open();
         Ok(sampler)
     }
 

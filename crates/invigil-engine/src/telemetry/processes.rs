@@ -141,6 +141,7 @@ impl Census {
             all.push(Seen { view, kernel });
             ticks.push((process, used));
         }
+        proc.forget_others(&self.pids);
         let worn = |last: &Look| worn(last.uptime_ms, uptime_ms);
         if self.last.as_ref().is_none_or(worn) {
             self.last = Some(Look { uptime_ms, ticks });

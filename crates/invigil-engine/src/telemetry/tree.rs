@@ -1,16 +1,22 @@
 //! Small files below one directory, read with one call each into one buffer; and the numbers in them.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, RawDir, SeekFrom, accessat, openat, seek};
 use rustix::path::Arg;
+use rustix::process::{Resource, getrlimit};
 
 /// Enough for all that is read often.
 const ROOM: usize = 16 * 1024;
+
+/// So many files are kept open at most, and no more than an eighth of what this process may open.
+const HELD: u64 = 256;
 
 /// A mounted `/proc` or `/sys`, or a copy of one.
 #[derive(Debug)]
@@ -18,6 +24,15 @@ pub(super) struct Tree {
     path: PathBuf,
     root: OwnedFd,
     buffer: Vec<u8>,
+    held: Held,
+}
+
+/// Files that stay open: to find one again takes longer than to read it. What was read of a process is of no use when that
+/// has ended, also if another has its number.
+#[derive(Debug, Default)]
+struct Held {
+    files: HashMap<Vec<u8>, File>,
+    most: usize,
 }
 
 impl Tree {
@@ -27,7 +42,24 @@ impl Tree {
             path: path.to_owned(),
             root: openat(CWD, path, flags, Mode::empty())?,
             buffer: vec![0; ROOM],
+            held: Held::default(),
         })
+    }
+
+    /// From now on files are kept open when they were read once. For trees that the kernel makes.
+    pub(super) fn keep_open(&mut self) {
+        let limit = getrlimit(Resource::Nofile).current;
+        let most = limit.map_or(HELD, |limit| HELD.min(limit / 8));
+        self.held.most = most as usize;
+    }
+
+    /// Closes what was kept open of processes, but of these, which are in order.
+    pub(super) fn forget_others(&mut self, pids: &[u32]) {
+        self.held.files.retain(|name, _| {
+            let digits = name.split(|&byte| byte == b'/').next().and_then(number);
+            let pid = digits.and_then(|pid| u32::try_from(pid).ok());
+            pid.is_none_or(|pid| pids.binary_search(&pid).is_ok())
+        });
     }
 
     /// The full path of a file, for errors.
@@ -51,16 +83,22 @@ impl Tree {
     /// The whole of a file that the kernel writes in one piece, so that a read that does not fill the buffer has had
     /// all of it.
     pub(super) fn read(&mut self, name: impl Arg) -> io::Result<&[u8]> {
-        let mut file = self.file(name)?;
-        let mut filled = 0;
-        loop {
-            let read = file.read(&mut self.buffer[filled..])?;
-            filled += read;
-            if filled < self.buffer.len() {
-                return Ok(&self.buffer[..filled]);
+        let name = name.as_cow_c_str()?;
+        let held = self.held.files.get(name.to_bytes());
+        let again = held.map(|file| whole(file, &mut self.buffer));
+        let filled = match again {
+            Some(Ok(filled)) => filled,
+            // It was of a process or a group that is gone.
+            Some(Err(_)) | None => {
+                let file = self.file(&*name)?;
+                let filled = whole(&file, &mut self.buffer)?;
+                if again.is_some() || self.held.files.len() < self.held.most {
+                    self.held.files.insert(name.to_bytes().to_vec(), file);
+                }
+                filled
             }
-            self.buffer.resize(filled * 2, 0);
-        }
+        };
+        Ok(&self.buffer[..filled])
     }
 
     /// What one read of a file gives, at most `most` bytes.
@@ -132,6 +170,18 @@ impl Tree {
     }
 }
 
+/// Reads a file from its beginning, and says how much it is.
+fn whole(file: &File, buffer: &mut Vec<u8>) -> io::Result<usize> {
+    let mut filled = 0;
+    loop {
+        filled += file.read_at(&mut buffer[filled..], filled as u64)?;
+        if filled < buffer.len() {
+            return Ok(filled);
+        }
+        buffer.resize(filled * 2, 0);
+    }
+}
+
 /// Digits and nothing else.
 pub(super) fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
@@ -181,6 +231,36 @@ pub(super) fn hundredths(number: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_kept_open_is_read_anew_and_of_the_living() {
+        let mut tree = Tree::open(Path::new("/proc")).unwrap();
+        tree.keep_open();
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        let name = format!("{}/stat", child.id());
+        assert!(
+            tree.read(&name)
+                .unwrap()
+                .starts_with(child.id().to_string().as_bytes())
+        );
+        let mut uptime = || decimal(words(tree.read("uptime").unwrap()).next().unwrap());
+        let before = uptime();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        assert!(uptime() > before);
+        assert_eq!(tree.held.files.len(), 2);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(tree.read(&name).is_err(), "it is dead");
+        assert_eq!(tree.held.files.len(), 2);
+        tree.forget_others(&[1]);
+        assert_eq!(tree.held.files.len(), 1);
+        tree.held.most = 1;
+        assert!(!tree.read("loadavg").unwrap().is_empty());
+        assert_eq!(tree.held.files.len(), 1, "there is an end to it");
+    }
 
     #[test]
     fn numbers_are_digits_and_fit() {

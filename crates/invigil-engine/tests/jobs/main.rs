@@ -1,11 +1,13 @@
 //! Jobs that mean harm: each is carried out by the example `hands`, in processes of its own, as root and as an ordinary
-//! user, and nothing but the job itself may suffer.
+//! user, by workers that were started and by workers that were born in a nursery, and nothing but the job itself may suffer.
 
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
     reason = "a test fails by panicking, and says what it left out"
 )]
+
+mod nursery;
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
@@ -25,9 +27,12 @@ struct Bench {
     folder: TempDir,
     program: PathBuf,
     nobody: bool,
+    /// Whether workers are born, and not started.
+    nursery: bool,
 }
 
 impl Bench {
+    /// Both users, both ways.
     fn everyone() -> Vec<Bench> {
         let root = rustix::process::getuid().is_root();
         let setpriv = Command::new("setpriv").arg("--version").output().is_ok();
@@ -37,10 +42,12 @@ impl Bench {
         let nobody = [false, true]
             .into_iter()
             .take(1 + usize::from(root && setpriv));
-        nobody.map(Bench::new).collect()
+        nobody
+            .flat_map(|nobody| [false, true].map(|nursery| Bench::new(nobody, nursery)))
+            .collect()
     }
 
-    fn new(nobody: bool) -> Bench {
+    fn new(nobody: bool, nursery: bool) -> Bench {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("work")).unwrap();
         // The build directory may be closed to others.
@@ -55,6 +62,7 @@ impl Bench {
             folder,
             program,
             nobody,
+            nursery,
         }
     }
 
@@ -86,6 +94,7 @@ impl Bench {
             "home": self.folder.path().join("home"),
             "dir": self.work(),
             "capability": "harm",
+            "nursery": self.nursery,
         });
         whole
             .as_object_mut()

@@ -315,8 +315,8 @@ fn decision(judged: Result<(), Beyond>) -> Decision {
 }
 
 impl Observer {
-    /// Takes on the bounds of a command that is about to be loaded.
-    pub(super) fn bound(&mut self, prepared: &Prepared, launched: &Launched) {
+    /// Takes on the bounds of a command that is about to be loaded, and has this status.
+    pub(super) fn bound(&mut self, prepared: &Prepared, launched: &Launched, status: &[u8]) {
         let cgroup = launched.cgroup.as_ref().ok().cloned();
         self.bounds = Bounds {
             confined: prepared.confined.clone(),
@@ -334,13 +334,13 @@ impl Observer {
         };
         // From now on the run is what others are compared with, and we act with no more than it has.
         if self.rights.is_some() {
-            self.rights = Rights::of(&launched.pid.to_string()).ok();
+            self.rights = Rights::with(status, &launched.pid.to_string()).ok();
         }
         if caps::keep(caps::ORDINARY | caps::WATCHING).is_err() {
             self.rights = None;
         }
         self.bounds.floor = Some(Floor {
-            capabilities: caps::names(capabilities_of(launched.pid)),
+            capabilities: caps::names(capabilities_of(status)),
             ..confined.floor.clone()
         });
     }
@@ -626,14 +626,12 @@ fn mount_name(number: i64) -> &'static str {
 }
 
 /// What a process has or, being root, gets back when it loads a program.
-fn capabilities_of(pid: u32) -> u64 {
-    let status = cstring(format!("/proc/{pid}/status")).and_then(|path| fs::read_all(&path));
-    let status = status.unwrap_or_default();
+fn capabilities_of(status: &[u8]) -> u64 {
     let set = |name| {
-        let text = status_line(&status, name).and_then(|text| str::from_utf8(text).ok());
+        let text = status_line(status, name).and_then(|text| str::from_utf8(text).ok());
         text.and_then(|text| u64::from_str_radix(text, 16).ok())
             .unwrap_or(0)
     };
-    let root = protect::users(&status).first() == Some(&0);
+    let root = protect::users(status).first() == Some(&0);
     set("CapPrm") | if root { set("CapBnd") } else { 0 }
 }

@@ -4,13 +4,12 @@
 use invigil_schema::ProcessRef;
 
 use super::Observer;
-use crate::sys::fs::{self, cstring};
-use crate::table::{Identity, Rights, status_line};
+use crate::table::{Identity, Rights, status_line, status_of};
 
 impl Observer {
-    /// The command is loaded, and has done nothing yet.
-    pub(super) fn note_filters(&mut self) {
-        self.filters = filters(self.root);
+    /// The command is bounded, and has done nothing yet. This is its status.
+    pub(super) fn note_filters(&mut self, status: &[u8]) {
+        self.filters = filters(status);
     }
 
     /// Whether no thread of a process has given up or put on anything: credentials, namespaces, a root, Landlock, filters
@@ -33,12 +32,13 @@ impl Observer {
         process.id == wanted
             && process.identity == Identity::Ours
             && self.filters.is_some()
-            && threads.iter().all(|tid| filters(*tid) == self.filters)
+            && threads.iter().all(|tid| {
+                status_of(&tid.to_string()).is_ok_and(|its| filters(&its) == self.filters)
+            })
     }
 }
 
-/// How many filters of system calls a thread has.
-fn filters(tid: u32) -> Option<Vec<u8>> {
-    let status = cstring(format!("/proc/{tid}/status")).and_then(|path| fs::read_all(&path));
-    status_line(&status.ok()?, "Seccomp_filters").map(<[u8]>::to_vec)
+/// How many filters of system calls a thread has whose status this is.
+fn filters(status: &[u8]) -> Option<Vec<u8>> {
+    status_line(status, "Seccomp_filters").map(<[u8]>::to_vec)
 }

@@ -157,7 +157,8 @@ impl Observer {
         sink: Box<dyn Sink>,
         gate: Box<dyn Gate>,
     ) -> Result<(Observer, Launched), LaunchError> {
-        let process_umask = table::own_umask();
+        let own = table::status_of("thread-self").unwrap_or_default();
+        let process_umask = table::umask_of(&own);
         let own_umask = sys::unshare_fs().is_ok().then_some(process_umask);
         let mailbox = Mailbox::for_this_thread().map_err(|error| LaunchError::System {
             step: "eventfd",
@@ -196,13 +197,13 @@ impl Observer {
             digests: config.digests.then(Digests::default),
             protected: Protected::new(&config.protected),
             rights: if resolves {
-                Rights::of("thread-self").ok()
+                Rights::with(&own, "thread-self").ok()
             } else {
                 None
             },
             own_umask,
             process_umask,
-            privileged: is_privileged(),
+            privileged: is_privileged(&own),
             exact_network: false,
             signals_scoped: prepared.signals_scoped(),
             noted: HashSet::new(),
@@ -219,7 +220,9 @@ impl Observer {
         let line = Line(Arc::clone(&observer.mailbox));
         observer.gate.begin(line);
         let mut launched = prepared.start()?;
-        observer.bound(prepared, &launched);
+        let its = table::status_of(&launched.pid.to_string()).unwrap_or_default();
+        observer.note_filters(&its);
+        observer.bound(prepared, &launched, &its);
         observer.killable = launched.killable;
         observer.listener = launched.listener.take();
         observer.root = launched.pid;
@@ -246,6 +249,9 @@ impl Observer {
             }
             .into(),
         );
+        if launched.grown {
+            observer.on_grown();
+        }
         // Who was told to stop before there was anybody stops before the command is loaded.
         observer.obey_all();
         Ok((observer, launched))
@@ -532,8 +538,7 @@ impl Observer {
     }
 }
 
-/// Whether we have capabilities.
-fn is_privileged() -> bool {
-    let status = fs::read_all(c"/proc/thread-self/status").unwrap_or_default();
-    table::status_line(&status, "CapEff").is_some_and(|caps| caps.iter().any(|&b| b != b'0'))
+/// Whether a process whose status this is has capabilities.
+fn is_privileged(status: &[u8]) -> bool {
+    table::status_line(status, "CapEff").is_some_and(|caps| caps.iter().any(|&b| b != b'0'))
 }

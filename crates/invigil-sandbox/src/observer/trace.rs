@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use invigil_schema::{
-    CallResult, Errno, ExecFailed, FileOp, FileOpKind, Note, Origin, ProcessContinued, ProcessExec,
-    ProcessExited, ProcessForked, ProcessStopped, Tier,
+    CallResult, Errno, ExecFailed, FileOp, FileOpKind, Note, Origin, OsText, ProcessContinued,
+    ProcessExec, ProcessExited, ProcessForked, ProcessRef, ProcessStopped, Tier,
 };
 
 use super::bounds::LONG_FILE;
@@ -397,23 +397,21 @@ impl Observer {
             }
             let requested = wanted.map(|wanted| wanted.asked);
             let requested = requested.filter(|asked| *asked != image.executable);
-            let (argv, argv_cut_bytes) = exec::recorded(image.argv);
-            let event = ProcessExec {
-                process: id,
-                parent,
-                executable: image.executable,
-                requested,
-                argv,
-                argv_cut_bytes,
-                cwd: image.cwd,
-                sha256: image.sha256,
-            };
-            self.emit(Origin::Kernel, event.into());
+            self.emit(Origin::Kernel, loaded(id, parent, requested, image).into());
         }
-        if pid == self.root && !std::mem::replace(&mut self.root_loaded, true) {
-            self.note_filters();
-        }
+        self.root_loaded |= pid == self.root;
         self.resume(pid, 0);
+    }
+
+    /// The command was born grown up. It loads nothing; what it has is what its nursery has loaded, which we say and no
+    /// call of its own.
+    pub(super) fn on_grown(&mut self) {
+        let image = exec::look(self.root, None, self.digests.as_mut());
+        if let Some(process) = self.table.processes.get(&self.root) {
+            let event = loaded(process.id, process.parent, None, image);
+            self.emit(Origin::Runtime, event.into());
+        }
+        self.root_loaded = true;
     }
 
     /// What was loaded may not be what was asked for: an interpreter, another file under the same name, other
@@ -574,5 +572,25 @@ impl Observer {
             self.complete_with(tid, pending, result);
         }
         self.resume(tid, 0);
+    }
+}
+
+/// The fact that a process has a program.
+fn loaded(
+    process: ProcessRef,
+    parent: Option<ProcessRef>,
+    requested: Option<OsText>,
+    image: exec::Image,
+) -> ProcessExec {
+    let (argv, argv_cut_bytes) = exec::recorded(image.argv);
+    ProcessExec {
+        process,
+        parent,
+        executable: image.executable,
+        requested,
+        argv,
+        argv_cut_bytes,
+        cwd: image.cwd,
+        sha256: image.sha256,
     }
 }

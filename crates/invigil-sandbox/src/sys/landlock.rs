@@ -1,6 +1,6 @@
 //! Landlock: rulesets of the rights that the kernel knows.
 
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use super::{Sys, check};
 
@@ -203,14 +203,17 @@ impl Ruleset {
         self.add(RULE_NET_PORT, &NetPort { allowed, port })
     }
 
-    /// Puts the calling thread under these rules. It must have given up new privileges. Safe between fork and exec.
-    pub(crate) fn enter(&self, flags: u32) -> Sys<()> {
-        // SAFETY: plain integers.
-        check(unsafe {
-            libc::syscall(libc::SYS_landlock_restrict_self, self.fd.as_raw_fd(), flags)
-        })
-        .map(drop)
+    /// What [`enter`] takes.
+    pub(crate) fn as_raw_fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
     }
+}
+
+/// Puts the calling thread under the rules of a ruleset. It must have given up new privileges. Safe between fork and
+/// exec.
+pub(crate) fn enter(ruleset: RawFd, flags: u32) -> Sys<()> {
+    // SAFETY: plain integers.
+    check(unsafe { libc::syscall(libc::SYS_landlock_restrict_self, ruleset, flags) }).map(drop)
 }
 
 /// A ruleset under which no process outside can be signalled or traced.

@@ -243,6 +243,31 @@ pub(crate) fn holds(mask: &libc::sigset_t, signal: i32) -> bool {
     unsafe { libc::sigismember(mask, signal) == 1 }
 }
 
+/// The signals that a mask keeps away, as bits.
+pub(crate) fn signals_of(mask: &libc::sigset_t) -> u64 {
+    (0..64)
+        .filter(|bit| holds(mask, bit + 1))
+        .fold(0, |bits, bit| bits | 1 << bit)
+}
+
+/// The mask that keeps these signals away.
+pub(crate) fn mask_of(signals: u64) -> libc::sigset_t {
+    // SAFETY: an all-zero set is a valid set, and signals that are not there are refused.
+    unsafe {
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        for bit in (0..64).filter(|bit| signals >> bit & 1 == 1) {
+            libc::sigaddset(&mut mask, bit + 1);
+        }
+        mask
+    }
+}
+
+/// Closes every descriptor from this one on. Nobody may own one of them.
+pub(crate) fn close_from(first: u32) -> Sys<()> {
+    // SAFETY: plain integers; whoever calls this has given all of them up.
+    check(unsafe { libc::syscall(libc::SYS_close_range, first, u32::MAX, 0) }).map(drop)
+}
+
 /// Keeps a signal away from the calling thread.
 pub(crate) fn block_signal(signal: i32) {
     // SAFETY: an all-zero set is a valid set.

@@ -4,7 +4,7 @@ use invigil_journal::Store;
 use invigil_schema::SessionId;
 
 use crate::error::CliError;
-use crate::executor::{JobOptions, arguments, cancel_on_signals, show};
+use crate::executor::{Ahead, JobOptions, arguments, cancel_on_signals, show};
 
 /// Carry out one capability in the current directory: bounded, on record, undoable
 ///
@@ -35,7 +35,8 @@ pub(crate) struct Exec {
 impl Exec {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
         let arguments = arguments(&self.arguments)?;
-        let executor = self.options.executor(store)?;
+        let ahead = Ahead::Job(&self.capability, &arguments);
+        let executor = self.options.executor(store, ahead)?;
         let mut spec = self.options.spec(self.session);
         (spec.capability, spec.arguments) = (self.capability, arguments);
         let cancel = cancel_on_signals()?;

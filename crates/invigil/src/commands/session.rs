@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::jobs;
 use crate::error::CliError;
-use crate::executor::{JobOptions, cancel_on_signals, executor, line, show, text_of};
+use crate::executor::{Ahead, JobOptions, cancel_on_signals, executor, line, show, text_of};
 use crate::ui::{self, BOLD, DIM};
 
 /// Rows of jobs that belong together
@@ -245,7 +245,7 @@ impl RunSteps {
             path: self.file.clone(),
             source,
         })?;
-        let executor = self.options.executor(store)?;
+        let executor = self.options.executor(store, Ahead::Workers)?;
         let session = match self.session {
             Some(session) => session,
             None => executor.open_session(None, Some(self.file.display().to_string()))?,
@@ -304,7 +304,7 @@ fn told(result: &JobResult, as_json: bool, step: usize, total: usize) {
 
 impl UndoAll {
     fn execute(self, store: &Store) -> Result<u8, CliError> {
-        let executor: Executor = self.options.executor(store)?;
+        let executor: Executor = self.options.executor(store, Ahead::Nothing)?;
         let cancel = cancel_on_signals()?;
         let mut code = 0;
         for job in executor.to_undo(&self.id)? {

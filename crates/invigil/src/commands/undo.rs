@@ -5,7 +5,7 @@ use invigil_schema::SessionState;
 use serde_json::json;
 
 use crate::error::CliError;
-use crate::executor::{JobOptions, cancel_on_signals, find, show};
+use crate::executor::{Ahead, JobOptions, cancel_on_signals, find, show};
 
 /// Take back what a job has changed
 ///
@@ -36,7 +36,7 @@ impl Undo {
     pub(crate) fn execute(self, store: &Store) -> Result<u8, CliError> {
         let index = Jobs::refreshed(store)?;
         let row = find(&index, &self.job)?;
-        let executor = self.options.executor(store)?;
+        let executor = self.options.executor(store, Ahead::Nothing)?;
         // What a session did can be taken back when it takes no jobs any more.
         let session = match &row.session {
             Some(session) => index.session(session)?,
