@@ -13,22 +13,31 @@ const MAX_IGNORE_FILE: u64 = 1 << 20;
 
 /// What each directory on the way leaves out.
 #[derive(Debug, Default)]
-pub(crate) struct Ignored(Vec<(PathBuf, Gitignore)>);
+pub(crate) struct Ignored {
+    on_the_way: Vec<(PathBuf, Gitignore)>,
+    read: u64,
+}
 
 impl Ignored {
     /// A directory is about to be gone through.
     pub(crate) fn enter(&mut self, dir: BorrowedFd<'_>, path: &Path) {
-        self.0.push((path.to_owned(), rules(dir)));
+        let rules = rules(dir, &mut self.read);
+        self.on_the_way.push((path.to_owned(), rules));
     }
 
     /// A directory has been gone through.
     pub(crate) fn leave(&mut self) {
-        self.0.pop();
+        self.on_the_way.pop();
+    }
+
+    /// How many bytes of patterns were read in all. Each of them costs time.
+    pub(crate) fn read(&self) -> u64 {
+        self.read
     }
 
     /// Whether a path is left out: the innermost directory that says something decides.
     pub(crate) fn is(&self, path: &Path, is_dir: bool) -> bool {
-        let decisions = self.0.iter().rev().map(|(base, rules)| {
+        let decisions = self.on_the_way.iter().rev().map(|(base, rules)| {
             let below = path.strip_prefix(base).unwrap_or(path);
             rules.matched(below, is_dir)
         });
@@ -40,15 +49,17 @@ impl Ignored {
     }
 }
 
-/// What the files of one directory leave out. What cannot be read leaves out nothing.
-fn rules(dir: BorrowedFd<'_>) -> Gitignore {
+/// What the files of one directory leave out, and how much more was read. What cannot be read leaves out nothing.
+fn rules(dir: BorrowedFd<'_>, read: &mut u64) -> Gitignore {
     let mut builder = GitignoreBuilder::new("");
     for name in [".gitignore", ".ignore"] {
         let mut text = String::new();
         let Ok(file) = entry::open_regular(dir, name.as_ref()) else {
             continue;
         };
-        if file.take(MAX_IGNORE_FILE).read_to_string(&mut text).is_ok() {
+        let whole = file.take(MAX_IGNORE_FILE).read_to_string(&mut text);
+        *read += text.len() as u64;
+        if whole.is_ok() {
             for line in text.lines() {
                 // A line that is no pattern leaves out nothing, as for git.
                 drop(builder.add_line(None, line).map(drop));

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io::{self, Write as _};
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ use invigil_policy::{Budget, Layer, Places, Source};
 use invigil_sandbox::descriptor_of;
 use invigil_schema::{
     BudgetKind, BudgetShare, ChildRunEnded, Lineage, Mode, OsText, PolicyPlaces, ProcessRef,
-    RunFailed, RunFinished, RunId,
+    RunFailed, RunFinished, RunId, Tier,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +26,9 @@ use crate::control::Control;
 use crate::guard::Rules;
 use crate::run::{End, Engine, RunError, RunOutcome};
 use crate::spec::{Input, Output, RunSpec};
+
+/// No process has a larger environment, unless it wants us to read for ever.
+const MAX_ENVIRONMENT: u64 = 8 << 20;
 
 /// How many runs may be started inside of one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -306,7 +309,8 @@ impl Children {
             timeout: wanted.timeout_ms.map(Duration::from_millis),
             reads: wanted.reads || parent.reads,
             tier: parent.tier,
-            require_tier: parent.require_tier,
+            // It is in a run that is watched, and is not less so.
+            require_tier: parent.require_tier.max(Some(Tier::Ptrace)),
             stdin: Input::From(stdin),
             stdout: Output::Into { stdout, stderr },
             asking: parent.asking.clone(),
@@ -386,47 +390,50 @@ impl Children {
         Ok((Some(Arc::new(narrowed(more)?)), reserved))
     }
 
-    /// Those that have ended, or all if that is waited for.
-    pub(super) fn reap(&mut self, all: bool) -> Vec<(ChildRunEnded, Child, ChildNews)> {
+    /// Takes out those that have ended, or all.
+    pub(super) fn over(&mut self, all: bool) -> Vec<Child> {
         let over = |child: &mut Child| {
             all || child
                 .thread
                 .as_ref()
                 .is_none_or(|thread| thread.is_finished())
         };
-        let ended: Vec<Child> = self.open.extract_if(.., |child| over(child)).collect();
-        let mut reaped = Vec::new();
-        for mut child in ended {
-            let ran = child.thread.take().map(JoinHandle::join);
-            let (end, news) = match ran {
-                Some(Ok(Ok(outcome))) => (Some(outcome.end.clone()), news(outcome.end)),
-                Some(Ok(Err(error))) => (None, ChildNews::Error(error.to_string())),
-                Some(Err(_)) | None => (None, ChildNews::Error("it could not be run".to_owned())),
-            };
-            let used = child.helm.as_ref().map(Helm::used).unwrap_or_default();
-            for share in &used {
-                let spent = self.spent.entry(share.budget).or_default();
-                *spent = spent.saturating_add(share.amount);
-            }
-            let finished = match end {
-                Some(End::Finished(finished)) => Some(finished),
-                Some(End::NotStarted(_)) | None => None,
-            };
-            let ended = ChildRunEnded {
-                run_id: child.run_id.clone(),
-                exit_code: finished.as_ref().and_then(|finished| finished.exit_code),
-                signal: finished.as_ref().and_then(|finished| finished.signal),
-                success: finished.as_ref().is_some_and(|finished| finished.success),
-                stopped: finished.and_then(|finished| finished.stopped),
-                used,
-            };
-            reaped.push((ended, child, news));
+        self.open.extract_if(.., |child| over(child)).collect()
+    }
+
+    /// What one that has ended has used is used.
+    pub(super) fn account(&mut self, used: &[BudgetShare]) {
+        for share in used {
+            let spent = self.spent.entry(share.budget).or_default();
+            *spent = spent.saturating_add(share.amount);
         }
-        reaped
     }
 }
 
 impl Child {
+    /// Waits for its end.
+    pub(super) fn leave(&mut self) -> (ChildRunEnded, ChildNews) {
+        let ran = self.thread.take().map(JoinHandle::join);
+        let (end, news) = match ran {
+            Some(Ok(Ok(outcome))) => (Some(outcome.end.clone()), news(outcome.end)),
+            Some(Ok(Err(error))) => (None, ChildNews::Error(error.to_string())),
+            Some(Err(_)) | None => (None, ChildNews::Error("it could not be run".to_owned())),
+        };
+        let finished = match end {
+            Some(End::Finished(finished)) => Some(finished),
+            Some(End::NotStarted(_)) | None => None,
+        };
+        let ended = ChildRunEnded {
+            run_id: self.run_id.clone(),
+            exit_code: finished.as_ref().and_then(|finished| finished.exit_code),
+            signal: finished.as_ref().and_then(|finished| finished.signal),
+            success: finished.as_ref().is_some_and(|finished| finished.success),
+            stopped: finished.and_then(|finished| finished.stopped),
+            used: self.helm.as_ref().map(Helm::used).unwrap_or_default(),
+        };
+        (ended, news)
+    }
+
     /// Tells whoever wanted it.
     pub(super) fn tell(&self, news: &ChildNews) {
         if let Some(stream) = &self.stream {
@@ -457,11 +464,17 @@ fn places(places: &PolicyPlaces) -> Places {
 
 /// What a process was started with. Those of Invigil are set anew.
 fn environment(process: ProcessRef) -> io::Result<BTreeMap<OsString, OsString>> {
-    let text = fs::read(
+    let environ = File::open(
         Path::new("/proc")
             .join(process.pid.to_string())
             .join("environ"),
     )?;
+    let mut text = Vec::new();
+    // A process can say that its environment is all of its memory.
+    environ.take(MAX_ENVIRONMENT + 1).read_to_end(&mut text)?;
+    if text.len() as u64 > MAX_ENVIRONMENT {
+        return Err(io::Error::other("its environment is too large"));
+    }
     let pairs = text.split(|byte| *byte == 0).filter_map(|pair| {
         let at = pair.iter().position(|byte| *byte == b'=')?;
         let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();

@@ -17,6 +17,13 @@ use crate::capabilities::walk::{Next, Visit, Visitor, walk};
 /// A larger file is left out.
 const MAX_FILE: u64 = 64 << 20;
 
+/// More entries are not looked at, be they kept or not.
+const MAX_VISITS: u64 = 4_000_000;
+/// The paths of all that is kept have no more bytes: they are in memory.
+const MAX_NAMES: u64 = 256 << 20;
+/// So many bytes of `.gitignore` and the like are read in all.
+const MAX_PATTERNS: u64 = 64 << 20;
+
 /// How much is kept.
 #[derive(Debug, Clone)]
 pub(super) struct Most {
@@ -91,6 +98,8 @@ impl Listed {
             device: device.st_dev,
             store: rustix::fs::stat(store).ok(),
             most,
+            visits: 0,
+            names: 0,
             want: None,
         };
         walk(root.as_fd(), &mut reading)?;
@@ -120,6 +129,10 @@ struct Reading<'a> {
     device: u64,
     store: Option<Stat>,
     most: &'a Most,
+    /// How many entries were looked at, kept or not.
+    visits: u64,
+    /// How many bytes the paths of all that was kept have.
+    names: u64,
     /// What we lack to go on.
     want: Option<io::Error>,
 }
@@ -132,7 +145,11 @@ impl Reading<'_> {
     }
 
     fn is_too_large(&self) -> bool {
-        self.listed.files > self.most.files || self.listed.bytes > self.most.bytes
+        self.listed.files > self.most.files
+            || self.listed.bytes > self.most.bytes
+            || self.visits > MAX_VISITS
+            || self.names > MAX_NAMES
+            || self.ignored.read() > MAX_PATTERNS
     }
 
     /// Why a path is left out, if it is.
@@ -178,6 +195,7 @@ impl Reading<'_> {
             self.listed.bytes += content.len() as u64;
             self.import.blob(&content)?;
         }
+        self.names += visit.path.as_os_str().len() as u64;
         self.listed.manifest.push(Line {
             kind,
             mode: visit.stat.st_mode & 0o7777,
@@ -200,6 +218,10 @@ impl Visitor for Reading<'_> {
     }
 
     fn visit(&mut self, visit: &Visit<'_>) -> io::Result<Next> {
+        self.visits += 1;
+        if self.is_too_large() {
+            return Ok(Next::Stop);
+        }
         // A repository has a history of its own, and is not for us to turn back.
         if visit.name == ".git" {
             return Ok(Next::Past);

@@ -57,32 +57,34 @@ impl Inner {
         None
     }
 
-    /// Starts the runs that were asked for, each on the record first.
+    /// Starts the next run that was asked for, on the record first. One at a time: whoever asks without end must not keep us
+    /// from orders.
     pub(super) fn bear(&self, helm: &Helm) {
-        loop {
-            let _turn = lock(&self.turn);
-            let birth = {
-                let mut state = self.state();
-                // Nothing is born in a run that stands still.
-                let next = match state.stops.is_empty() {
-                    true => state.births.pop_front(),
-                    false => None,
-                };
-                state.bearing = next.as_ref().map(|birth| birth.process);
-                next
+        let _turn = lock(&self.turn);
+        let (birth, more) = {
+            let mut state = self.state();
+            // Nothing is born in a run that stands still.
+            let next = match state.stops.is_empty() {
+                true => state.births.pop_front(),
+                false => None,
             };
-            let Some(birth) = birth else {
-                return;
+            state.bearing = next.as_ref().map(|birth| birth.process);
+            (next, !state.births.is_empty())
+        };
+        let Some(birth) = birth else {
+            return;
+        };
+        if let Err(why) = self.start_child(&birth, helm) {
+            let process = Some(birth.process);
+            let refused = ChildRunRefused {
+                process,
+                why: why.clone(),
             };
-            if let Err(why) = self.start_child(&birth, helm) {
-                let process = Some(birth.process);
-                let refused = ChildRunRefused {
-                    process,
-                    why: why.clone(),
-                };
-                drop(self.record(Origin::Runtime, refused));
-                birth.tell(&ChildNews::Error(why));
-            }
+            drop(self.record(Origin::Runtime, refused));
+            birth.tell(&ChildNews::Error(why));
+        }
+        if more {
+            self.wake();
         }
     }
 
@@ -139,8 +141,11 @@ impl Inner {
 
     /// Takes leave of children that have ended; of all of them, if that is waited for.
     pub(super) fn part(&self, all: bool) {
-        let reaped = lock(&self.children).reap(all);
-        for (ended, child, news) in reaped {
+        let over = lock(&self.children).over(all);
+        for mut child in over {
+            // Not under the lock: on its way out it may want something of us.
+            let (ended, news) = child.leave();
+            lock(&self.children).account(&ended.used);
             drop(self.record(Origin::Runtime, ended));
             child.tell(&news);
         }

@@ -55,8 +55,8 @@ impl Helm {
                     by,
                     why: None,
                 });
-                // Who is over, or cannot be recorded and dies of it, does nothing any more.
-                stopped != Ok(Some(Paused::Settling))
+                // Who cannot be recorded dies of it, and does nothing any more.
+                stopped.map_or(true, |(_, paused)| paused != Paused::Settling)
             }
             None => {
                 // As above.
@@ -78,13 +78,13 @@ impl Inner {
             why,
         })?;
         match paused {
-            None => Ok("it was paused already".to_owned()),
-            Some(Paused::Still) => Ok("paused".to_owned()),
-            Some(Paused::Settling) => Ok(
+            (_, Paused::NotRunning) => Err("there is no process to stop".to_owned()),
+            (false, _) => Ok("it was paused already".to_owned()),
+            (true, Paused::Still) => Ok("paused".to_owned()),
+            (true, Paused::Settling) => Ok(
                 "paused; a process is in a call that takes its time, and stops on its way back"
                     .to_owned(),
             ),
-            Some(Paused::NotRunning) => Err("it has just ended".to_owned()),
         }
     }
 
@@ -102,15 +102,26 @@ impl Inner {
         }
     }
 
-    /// Stops everybody on behalf of one holder, and those inside too. Nothing, if it holds the run already.
-    fn stop(&self, wanted: Wanted) -> Result<Option<Paused>, String> {
+    /// Stops everybody on behalf of one holder, and those inside too. Whether it did not hold the run before, and how
+    /// everybody stands.
+    fn stop(&self, wanted: Wanted) -> Result<(bool, Paused), String> {
         let _turn = lock(&self.turn);
-        if self.control.is_over() {
-            return Err("there is no process to stop".to_owned());
+        // Of one that is over those inside may be left. They end soon, and until then they are not let go.
+        let is_new = !self.control.is_over() && !self.is_held_by(&wanted.holder);
+        let reason = wanted.reason;
+        if is_new {
+            self.begin_to_hold(wanted)?;
         }
-        if self.is_held_by(&wanted.holder) {
-            return Ok(None);
-        }
+        let paused = self.control.pause(SETTLE);
+        let mut still = true;
+        self.each_child(|child| still &= child.follow(&self.run_id, Some(reason)));
+        Ok(match still {
+            true => (is_new, paused),
+            false => (is_new, Paused::Settling),
+        })
+    }
+
+    fn begin_to_hold(&self, wanted: Wanted) -> Result<(), String> {
         let Wanted {
             holder,
             id,
@@ -134,13 +145,7 @@ impl Inner {
             reason,
             since: Instant::now(),
         });
-        let paused = self.control.pause(SETTLE);
-        let mut still = true;
-        self.each_child(|child| still &= child.follow(&self.run_id, Some(reason)));
-        Ok(Some(match paused {
-            Paused::Still if !still => Paused::Settling,
-            paused => paused,
-        }))
+        Ok(())
     }
 
     fn is_held_by(&self, holder: &Holder) -> bool {
@@ -211,11 +216,7 @@ impl Inner {
                 },
             )?;
         }
-        let held = match self.control.is_over() {
-            // Nobody is left to change anything.
-            true => Ok(false),
-            false => self.hold(Holder::Files, id, by.clone()),
-        };
+        let held = self.hold(Holder::Files, id, by.clone());
         let acted = match held.map(|moving| moves | moving) {
             Ok(false) => act(),
             Ok(true) => Err(MOVES.to_owned()),
@@ -236,7 +237,7 @@ impl Inner {
             by,
             why: None,
         })?;
-        Ok(paused == Some(Paused::Settling))
+        Ok(matches!(paused, (_, Paused::Settling)))
     }
 }
 
