@@ -113,14 +113,14 @@ fn a_parent_that_dies_while_the_files_of_its_child_are_kept_ends_with_it() {
     for world in World::everyone() {
         world.shell("mkdir many; cd many; seq 40000 | xargs touch");
         let child = format!("{INVIGIL} run -q --run-id kid -- sh -c 'touch ready; sleep 396'");
-        let script = format!("echo $$ > parent; {child} & echo $! > asker; wait");
+        let script = format!("echo $$ > first; {child} & echo $! > second; wait");
         let going = world.start("parent", &[], &script);
         world.wait_for("ready");
         let mut keeping = world.command(&["checkpoint", "kid"]).spawn().unwrap();
         until("everybody stands still", || {
             !world.all("kid", "run_suspended").is_empty()
         });
-        world.shell("kill -9 $(cat parent) $(cat asker)");
+        world.shell("kill -9 $(cat first) $(cat second)");
         // Neither waits for the other.
         going.expect(137);
         keeping.wait().unwrap();
