@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -183,17 +183,33 @@ fn workers_are_copies_and_know_nothing_of_each_other() {
     }
 }
 
+/// So many jobs were completed.
+fn completed(output: &Output) -> usize {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let done = said
+        .lines()
+        .filter(|line| line.contains(r#""state":"completed""#));
+    done.count()
+}
+
 #[test]
 fn without_a_nursery_workers_are_started() {
     for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
         let order =
             json!({ "arguments": { "how": "nothing" }, "repeat": 12, "kill_nursery_after": 3 });
         let output = bench.command(order).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let done = said
-            .lines()
-            .filter(|line| line.contains(r#""state":"completed""#));
-        assert_eq!(done.count(), 12, "{said}");
+        assert_eq!(completed(&output), 12, "{output:?}");
+        bench.is_well();
+    }
+}
+
+#[test]
+fn a_worker_that_died_waiting_gets_no_job() {
+    for bench in Bench::everyone() {
+        let order =
+            json!({ "arguments": { "how": "nothing" }, "repeat": 6, "kill_spares_after": 3 });
+        let output = bench.command(order).output().unwrap();
+        assert_eq!(completed(&output), 6, "{output:?}");
         bench.is_well();
     }
 }
