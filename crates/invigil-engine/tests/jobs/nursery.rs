@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -210,6 +211,35 @@ fn a_worker_that_died_waiting_gets_no_job() {
             json!({ "arguments": { "how": "nothing" }, "repeat": 6, "kill_spares_after": 3 });
         let output = bench.command(order).output().unwrap();
         assert_eq!(completed(&output), 6, "{output:?}");
+        bench.is_well();
+    }
+}
+
+/// What sends signals is not traced, and its orphans are looked for among the children of the supervisor. Workers that are
+/// born meanwhile are none of them.
+#[test]
+fn who_sends_signals_leaves_workers_alone() {
+    for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
+        let mut stubborn = bench
+            .program("sh".as_ref())
+            .args(["-c", "trap '' TERM; echo; exec sleep 60"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0];
+        let said = stubborn.stdout.as_mut().unwrap();
+        said.read_exact(&mut ready).unwrap();
+        let order = json!({
+            "arguments": { "how": "nap" },
+            "repeat": 40,
+            "beside": { "capability": "kill", "arguments": { "pid": stubborn.id() } },
+        });
+        let output = bench.command(order).output().unwrap();
+        let alive = stubborn.try_wait().unwrap().is_none();
+        stubborn.kill().unwrap();
+        stubborn.wait().unwrap();
+        assert!(alive, "it did not take its time");
+        assert_eq!(completed(&output), 41, "{output:?}");
         bench.is_well();
     }
 }

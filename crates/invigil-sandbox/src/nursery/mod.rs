@@ -8,6 +8,7 @@
 //!
 //! See `docs/observer.md`, "The nursery".
 
+mod parent;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -56,15 +57,16 @@ impl Nursery {
         let system = |error: Errno| std::io::Error::from_raw_os_error(error.0);
         let (ours, its) = socket::pair().map_err(system)?;
         socket::set_timeouts(ours.as_fd(), PATIENCE).map_err(system)?;
-        let process = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .env_clear()
             .envs(env)
             .current_dir("/")
             .stdin(its)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+            .stderr(Stdio::null());
+        let process = parent::spawn(command)?;
         Ok(Nursery(Mutex::new(Some(Line {
             socket: ours,
             process,
