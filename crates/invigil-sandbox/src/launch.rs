@@ -177,6 +177,13 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         true => Cgroup::new(&spec.limits, trap.is_some()).map(Arc::new),
         false => Err("no limit asks for one".to_owned()),
     };
+    let stdio = [
+        stream(spec.stdin)?,
+        stream(spec.stdout)?,
+        stream(spec.stderr)?,
+    ];
+    // Who is not traced would not die with us, and who gets no streams would have those of the nursery: its socket.
+    let bearable = trap.is_some() && stdio.iter().all(Option::is_some);
     // A script without `#!` is the shell's, as with execvp.
     let mut shell_argv = vec![c"/bin/sh".to_owned(), argv[0].clone()];
     shell_argv.extend(argv[1..].iter().cloned());
@@ -186,11 +193,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         argv,
         env,
         cwd: c(spec.cwd.as_os_str())?,
-        stdio: [
-            stream(spec.stdin)?,
-            stream(spec.stdout)?,
-            stream(spec.stderr)?,
-        ],
+        stdio,
         program: trap.map_or_else(Vec::new, |t| filter::compile(&traps::rules(scope), t)),
         trap,
         signal_scope,
@@ -199,8 +202,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         tasks: tasks_of_user(&spec.limits, spec.tier, &cgroup)?,
         cgroup,
         mask: waker::command_mask(),
-        // Who is not traced would not die with us.
-        nursery: spec.nursery.filter(|_| trap.is_some()),
+        nursery: spec.nursery.filter(|_| bearable),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })
