@@ -237,10 +237,16 @@ enum Born {
     Another,
 }
 
-/// Makes one copy.
+/// Makes one copy, as it is told, and leaves nothing of that for the next to see.
 fn next(owner: BorrowedFd<'_>, room: &mut [u8]) -> Sys<Born> {
     let (length, descriptors) = socket::receive_with(owner, room)?;
-    let order = wire::Order::unpacked(&room[..length], &descriptors).ok_or(Errno(libc::EPROTO))?;
+    let born = bear(owner, &room[..length], descriptors);
+    room[..length].fill(0);
+    born
+}
+
+fn bear(owner: BorrowedFd<'_>, order: &[u8], descriptors: Vec<OwnedFd>) -> Sys<Born> {
+    let order = wire::Order::unpacked(order, &descriptors).ok_or(Errno(libc::EPROTO))?;
     let flags = libc::CLONE_PARENT | libc::CLONE_FILES;
     // SAFETY: like fork, with a shared descriptor table and our own parent. We are the only thread, so that the copy is as
     // whole as we are.
