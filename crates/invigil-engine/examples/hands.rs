@@ -180,6 +180,8 @@ struct Order {
     nursery: bool,
     /// It is killed after so many jobs.
     kill_nursery_after: Option<u64>,
+    /// It is stopped after so many jobs, when a worker stands ready.
+    stop_nursery_after: Option<u64>,
     /// The workers that stand ready are killed after so many jobs.
     kill_spares_after: Option<u64>,
     /// Another job, at the same time.
@@ -215,13 +217,23 @@ fn nursery() -> Option<Pid> {
     children(|tracer, blocked| tracer == "0" && blocked == "fffffffe7ffbfeff").pop()
 }
 
-/// Waits for workers that stand ready, kills them, and returns when that is known. Nobody works meanwhile.
-fn kill_spares() -> Result<(), Box<dyn Error>> {
-    const MOMENT: Duration = Duration::from_millis(5);
-    let spares = || children(|tracer, _| tracer != "0");
+/// Between two looks at what changes.
+const MOMENT: Duration = Duration::from_millis(5);
+
+/// Workers that stand ready, as long as nobody works.
+fn spares() -> Vec<Pid> {
+    children(|tracer, _| tracer != "0")
+}
+
+fn wait_for_spares() {
     while spares().is_empty() {
         std::thread::sleep(MOMENT);
     }
+}
+
+/// Kills workers that stand ready, and returns when that is known.
+fn kill_spares() -> Result<(), Box<dyn Error>> {
+    wait_for_spares();
     let killed = spares();
     for &spare in &killed {
         kill_process(spare, Signal::KILL)?;
@@ -299,7 +311,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         spares: order.repeat > 0,
     })?;
     while order.nursery && nursery().is_none() {
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(MOMENT);
     }
     let spec = JobSpec {
         capability: order.capability,
@@ -330,6 +342,13 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                 && let Some(nursery) = nursery()
             {
                 kill_process(nursery, Signal::KILL)?;
+            }
+            if order.stop_nursery_after == Some(n) {
+                wait_for_spares();
+                // Somebody may be on the way yet.
+                std::thread::sleep(20 * MOMENT);
+                let nursery = nursery().ok_or("there is no nursery")?;
+                kill_process(nursery, Signal::STOP)?;
             }
             if order.kill_spares_after == Some(n) {
                 kill_spares()?;

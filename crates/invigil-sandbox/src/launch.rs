@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use invigil_schema::{Errno, Tier};
 
@@ -313,11 +313,15 @@ impl Prepared {
         let labour = nursery.bear(&birth).map_err(system("the nursery"))?;
         drop((child_status, child_go));
         let pid = labour.pid();
-        let watched = match self.handshake(pid, &status, &go) {
+        let deadline = Instant::now() + BIRTH;
+        let watched = match self.handshake(pid, &status, &go, Some(deadline)) {
             Ok(watched) => watched,
             Err(error) => {
                 // Before anybody else is born there: it may still share the table.
                 put_down(pid);
+                if Instant::now() >= deadline {
+                    labour.close();
+                }
                 return Err(error);
             }
         };
@@ -367,7 +371,7 @@ impl Prepared {
         let pid = sys::check(pid);
         sys::set_mask(&before);
         let pid = pid.map_err(system("clone"))? as u32;
-        let watched = self.handshake(pid, &status, &go);
+        let watched = self.handshake(pid, &status, &go, None);
         let Watched {
             listener,
             killable,
@@ -384,8 +388,14 @@ impl Prepared {
         })
     }
 
-    fn handshake(&self, pid: u32, status: &OwnedFd, go: &OwnedFd) -> Result<Watched, LaunchError> {
-        let expect = |step: Step| match message_of(pid, status) {
+    fn handshake(
+        &self,
+        pid: u32,
+        status: &OwnedFd,
+        go: &OwnedFd,
+        deadline: Option<Instant>,
+    ) -> Result<Watched, LaunchError> {
+        let expect = |step: Step| match message_of(pid, status, deadline) {
             Ok([tag, value, extra]) if tag == step as i32 => Ok((value, extra)),
             Ok([tag, error, _]) => {
                 let step = Step::from_tag(tag).unwrap_or(Step::Ready);
@@ -440,7 +450,7 @@ fn put_down(pid: u32) {
 
 /// Waits for a message of a child that we may be tracing. It can be stopped by a signal meanwhile, or die; its end of
 /// the pipe is ours too, so that its death does not close the pipe.
-fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
+fn message_of(pid: u32, status: &OwnedFd, deadline: Option<Instant>) -> Sys<[i32; 3]> {
     let mask = sys::current_mask(None);
     loop {
         let mut fds = [libc::pollfd {
@@ -450,6 +460,9 @@ fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
         }];
         if sys::wait_ready(&mut fds, Some(HANDSHAKE_TICK), &mask)? > 0 {
             return message(status);
+        }
+        if deadline.is_some_and(|at| at <= Instant::now()) {
+            return Err(Errno(libc::ETIMEDOUT));
         }
         let waited = ptrace::wait_for(pid as i32, false, libc::__WALL);
         match waited.map(|waited| waited.map(|waited| waited.change)) {
@@ -468,6 +481,8 @@ fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
 const CPU_GRACE: u64 = 5;
 /// How often a child that does not speak is looked at.
 const HANDSHAKE_TICK: Duration = Duration::from_millis(10);
+/// How long a birth may take: nobody else is born in that nursery meanwhile.
+const BIRTH: Duration = Duration::from_secs(2);
 
 /// Reads one message of the child: a tag and two numbers. `EPIPE` if it is gone.
 fn message(status: &OwnedFd) -> Sys<[i32; 3]> {

@@ -204,6 +204,24 @@ fn without_a_nursery_workers_are_started() {
     }
 }
 
+/// Whoever makes the next worker waits for it a while. Who has a job does not.
+#[test]
+fn nobody_waits_behind_a_nursery_that_does_not_answer() {
+    for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
+        let order = json!({ "arguments": { "how": "nap" }, "repeat": 8, "stop_nursery_after": 3 });
+        let output = bench.command(order).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let took: Vec<u64> = said
+            .lines()
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|result| result["duration_ms"].as_u64().unwrap())
+            .collect();
+        assert_eq!(completed(&output), 8, "{output:?}");
+        assert!(took.iter().all(|&ms| ms < 1500), "{took:?}");
+        bench.is_well();
+    }
+}
+
 #[test]
 fn a_worker_that_died_waiting_gets_no_job() {
     for bench in Bench::everyone() {
