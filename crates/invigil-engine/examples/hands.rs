@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use invigil_engine::capabilities::{Capability, Context, Failure, Invalid, Needs, Output, Plan};
 use invigil_engine::{
-    Asking, Cancel, Engine, Executor, JobLimits, JobSpec, Registry, ResourceGuard, Setup,
-    Thresholds, Worker, worker,
+    Asking, Cancel, Engine, ExecError, Executor, JobLimits, JobResult, JobSpec, Registry,
+    ResourceGuard, Setup, Thresholds, Worker, worker,
 };
 use invigil_journal::{Store, SystemClock};
 use invigil_policy::{Layer, Places, Source};
@@ -80,6 +80,7 @@ impl Capability for Harm {
                 std::hint::spin_loop();
             },
             "sleep" => std::thread::sleep(Duration::from_secs(60)),
+            "nap" => std::thread::sleep(Duration::from_millis(50)),
             "eat" => {
                 let mut eaten: Vec<Vec<u8>> = Vec::new();
                 loop {
@@ -179,23 +180,78 @@ struct Order {
     nursery: bool,
     /// It is killed after so many jobs.
     kill_nursery_after: Option<u64>,
+    /// It is stopped after so many jobs, when a worker stands ready.
+    stop_nursery_after: Option<u64>,
+    /// The workers that stand ready are killed after so many jobs.
+    kill_spares_after: Option<u64>,
+    /// Another job, at the same time.
+    beside: Option<Beside>,
+}
+
+/// What is to be done at the same time.
+#[derive(Deserialize)]
+struct Beside {
+    capability: String,
+    arguments: Value,
+}
+
+/// Our children, as far as they are like that: who traces them, and what they block.
+fn children(are: impl Fn(&str, &str) -> bool) -> Vec<Pid> {
+    let ours = std::process::id().to_string();
+    let is_one = |status: &str| {
+        let line = |name| status.lines().find_map(|line| line.strip_prefix(name));
+        let value = |name| line(name).unwrap_or_default().trim();
+        value("PPid:") == ours && are(value("TracerPid:"), value("SigBlk:"))
+    };
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    pids.filter_map(|entry| {
+        let status = fs::read_to_string(entry.path().join("status")).ok()?;
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        is_one(&status).then(|| Pid::from_raw(pid)).flatten()
+    })
+    .collect()
 }
 
 /// The process that workers are born in: the child that nobody traces and that no signal reaches.
 fn nursery() -> Option<Pid> {
-    let ours = std::process::id().to_string();
-    let is_it = |status: &str| {
-        let line = |name| status.lines().find_map(|line| line.strip_prefix(name));
-        line("PPid:").map(str::trim) == Some(&ours)
-            && line("TracerPid:").map(str::trim) == Some("0")
-            && line("SigBlk:").map(str::trim) == Some("fffffffe7ffbfeff")
-    };
-    let mut pids = fs::read_dir("/proc").ok()?.flatten();
-    pids.find_map(|entry| {
-        let status = fs::read_to_string(entry.path().join("status")).ok()?;
-        let pid = entry.file_name().to_str()?.parse().ok()?;
-        is_it(&status).then(|| Pid::from_raw(pid)).flatten()
-    })
+    children(|tracer, blocked| tracer == "0" && blocked == "fffffffe7ffbfeff").pop()
+}
+
+/// Between two looks at what changes.
+const MOMENT: Duration = Duration::from_millis(5);
+
+/// Workers that stand ready, as long as nobody works.
+fn spares() -> Vec<Pid> {
+    children(|tracer, _| tracer != "0")
+}
+
+fn wait_for_spares() {
+    while spares().is_empty() {
+        std::thread::sleep(MOMENT);
+    }
+}
+
+/// Kills workers that stand ready, and returns when that is known.
+fn kill_spares() -> Result<(), Box<dyn Error>> {
+    wait_for_spares();
+    let killed = spares();
+    for &spare in &killed {
+        kill_process(spare, Signal::KILL)?;
+    }
+    while spares().iter().any(|spare| killed.contains(spare)) {
+        std::thread::sleep(MOMENT);
+    }
+    // Those who watched them have something to say yet.
+    std::thread::sleep(20 * MOMENT);
+    Ok(())
+}
+
+/// Prints what came of a job.
+fn tell(result: Result<JobResult, ExecError>) {
+    match result {
+        Ok(result) => println!("{}", json!(result)),
+        Err(error) => println!("{}", json!({ "refused": error.to_string() })),
+    }
 }
 
 fn main() -> Result<ExitCode, Box<dyn Error>> {
@@ -255,7 +311,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         spares: order.repeat > 0,
     })?;
     while order.nursery && nursery().is_none() {
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::sleep(MOMENT);
     }
     let spec = JobSpec {
         capability: order.capability,
@@ -272,18 +328,34 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             cancel.cancel();
         });
     }
-    for n in 1..order.repeat {
-        if order.kill_nursery_after == Some(n)
-            && let Some(nursery) = nursery()
-        {
-            kill_process(nursery, Signal::KILL)?;
+    let beside = order.beside.map(|beside| JobSpec {
+        capability: beside.capability,
+        arguments: beside.arguments,
+        ..JobSpec::default()
+    });
+    std::thread::scope(|scope| {
+        if let Some(spec) = &beside {
+            scope.spawn(|| tell(executor.exec(spec, &cancel)));
         }
-        let result = executor.exec(&spec, &cancel)?;
-        println!("{}", serde_json::to_string(&result)?);
-    }
-    match executor.exec(&spec, &cancel) {
-        Ok(result) => println!("{}", serde_json::to_string(&result)?),
-        Err(error) => println!("{}", json!({ "refused": error.to_string() })),
-    }
-    Ok(ExitCode::SUCCESS)
+        for n in 1..order.repeat {
+            if order.kill_nursery_after == Some(n)
+                && let Some(nursery) = nursery()
+            {
+                kill_process(nursery, Signal::KILL)?;
+            }
+            if order.stop_nursery_after == Some(n) {
+                wait_for_spares();
+                // Somebody may be on the way yet.
+                std::thread::sleep(20 * MOMENT);
+                let nursery = nursery().ok_or("there is no nursery")?;
+                kill_process(nursery, Signal::STOP)?;
+            }
+            if order.kill_spares_after == Some(n) {
+                kill_spares()?;
+            }
+            tell(executor.exec(&spec, &cancel));
+        }
+        tell(executor.exec(&spec, &cancel));
+        Ok(ExitCode::SUCCESS)
+    })
 }

@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use invigil_schema::{Errno, Tier};
 
@@ -177,6 +177,13 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         true => Cgroup::new(&spec.limits, trap.is_some()).map(Arc::new),
         false => Err("no limit asks for one".to_owned()),
     };
+    let stdio = [
+        stream(spec.stdin)?,
+        stream(spec.stdout)?,
+        stream(spec.stderr)?,
+    ];
+    // Who is not traced would not die with us, and who gets no streams would have those of the nursery: its socket.
+    let bearable = trap.is_some() && stdio.iter().all(Option::is_some);
     // A script without `#!` is the shell's, as with execvp.
     let mut shell_argv = vec![c"/bin/sh".to_owned(), argv[0].clone()];
     shell_argv.extend(argv[1..].iter().cloned());
@@ -186,11 +193,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         argv,
         env,
         cwd: c(spec.cwd.as_os_str())?,
-        stdio: [
-            stream(spec.stdin)?,
-            stream(spec.stdout)?,
-            stream(spec.stderr)?,
-        ],
+        stdio,
         program: trap.map_or_else(Vec::new, |t| filter::compile(&traps::rules(scope), t)),
         trap,
         signal_scope,
@@ -199,8 +202,7 @@ pub(crate) fn prepare(spec: LaunchSpec) -> Result<Prepared, LaunchError> {
         tasks: tasks_of_user(&spec.limits, spec.tier, &cgroup)?,
         cgroup,
         mask: waker::command_mask(),
-        // Who is not traced would not die with us.
-        nursery: spec.nursery.filter(|_| trap.is_some()),
+        nursery: spec.nursery.filter(|_| bearable),
         command: command.to_string_lossy().into_owned(),
         tier: spec.tier,
     })
@@ -311,11 +313,15 @@ impl Prepared {
         let labour = nursery.bear(&birth).map_err(system("the nursery"))?;
         drop((child_status, child_go));
         let pid = labour.pid();
-        let watched = match self.handshake(pid, &status, &go) {
+        let deadline = Instant::now() + BIRTH;
+        let watched = match self.handshake(pid, &status, &go, Some(deadline)) {
             Ok(watched) => watched,
             Err(error) => {
                 // Before anybody else is born there: it may still share the table.
                 put_down(pid);
+                if Instant::now() >= deadline {
+                    labour.close();
+                }
                 return Err(error);
             }
         };
@@ -365,7 +371,7 @@ impl Prepared {
         let pid = sys::check(pid);
         sys::set_mask(&before);
         let pid = pid.map_err(system("clone"))? as u32;
-        let watched = self.handshake(pid, &status, &go);
+        let watched = self.handshake(pid, &status, &go, None);
         let Watched {
             listener,
             killable,
@@ -382,8 +388,14 @@ impl Prepared {
         })
     }
 
-    fn handshake(&self, pid: u32, status: &OwnedFd, go: &OwnedFd) -> Result<Watched, LaunchError> {
-        let expect = |step: Step| match message_of(pid, status) {
+    fn handshake(
+        &self,
+        pid: u32,
+        status: &OwnedFd,
+        go: &OwnedFd,
+        deadline: Option<Instant>,
+    ) -> Result<Watched, LaunchError> {
+        let expect = |step: Step| match message_of(pid, status, deadline) {
             Ok([tag, value, extra]) if tag == step as i32 => Ok((value, extra)),
             Ok([tag, error, _]) => {
                 let step = Step::from_tag(tag).unwrap_or(Step::Ready);
@@ -438,7 +450,7 @@ fn put_down(pid: u32) {
 
 /// Waits for a message of a child that we may be tracing. It can be stopped by a signal meanwhile, or die; its end of
 /// the pipe is ours too, so that its death does not close the pipe.
-fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
+fn message_of(pid: u32, status: &OwnedFd, deadline: Option<Instant>) -> Sys<[i32; 3]> {
     let mask = sys::current_mask(None);
     loop {
         let mut fds = [libc::pollfd {
@@ -448,6 +460,9 @@ fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
         }];
         if sys::wait_ready(&mut fds, Some(HANDSHAKE_TICK), &mask)? > 0 {
             return message(status);
+        }
+        if deadline.is_some_and(|at| at <= Instant::now()) {
+            return Err(Errno(libc::ETIMEDOUT));
         }
         let waited = ptrace::wait_for(pid as i32, false, libc::__WALL);
         match waited.map(|waited| waited.map(|waited| waited.change)) {
@@ -466,6 +481,8 @@ fn message_of(pid: u32, status: &OwnedFd) -> Sys<[i32; 3]> {
 const CPU_GRACE: u64 = 5;
 /// How often a child that does not speak is looked at.
 const HANDSHAKE_TICK: Duration = Duration::from_millis(10);
+/// How long a birth may take: nobody else is born in that nursery meanwhile.
+const BIRTH: Duration = Duration::from_secs(2);
 
 /// Reads one message of the child: a tag and two numbers. `EPIPE` if it is gone.
 fn message(status: &OwnedFd) -> Sys<[i32; 3]> {

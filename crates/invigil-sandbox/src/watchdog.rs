@@ -5,7 +5,7 @@
 //! One thread looks after all observers of this process.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
@@ -29,28 +29,31 @@ struct Watched {
 struct Kennel {
     watched: Vec<Arc<Watched>>,
     pause: Option<Duration>,
+    dog: Option<Thread>,
 }
 
 static KENNEL: Mutex<Kennel> = Mutex::new(Kennel {
     watched: Vec::new(),
     pause: None,
+    dog: None,
 });
 
 fn kennel() -> MutexGuard<'static, Kennel> {
     KENNEL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The thread that looks at them. Nothing is watched if none can be had.
-fn dog() -> Option<&'static Thread> {
-    static DOG: OnceLock<Option<Thread>> = OnceLock::new();
-    DOG.get_or_init(|| {
-        let dog = thread::Builder::new()
-            .name("invigil-watchdog".into())
-            .stack_size(64 * 1024)
-            .spawn(watch);
-        dog.ok().map(|dog| dog.thread().clone())
-    })
-    .as_ref()
+impl Kennel {
+    /// The thread that looks at them. Nothing is watched as long as none can be had.
+    fn dog(&mut self) -> Option<Thread> {
+        if self.dog.is_none() {
+            let dog = thread::Builder::new()
+                .name("invigil-watchdog".into())
+                .stack_size(64 * 1024)
+                .spawn(watch);
+            self.dog = dog.ok().map(|dog| dog.thread().clone());
+        }
+        self.dog.clone()
+    }
 }
 
 /// Watches the observer that has it.
@@ -70,8 +73,9 @@ impl Watchdog {
         let mut kennel = kennel();
         kennel.watched.push(Arc::clone(&watched));
         let late = kennel.pause.is_none_or(|pause| pause > patience / 4);
+        let dog = late.then(|| kennel.dog()).flatten();
         drop(kennel);
-        if late && let Some(dog) = dog() {
+        if let Some(dog) = dog {
             dog.unpark();
         }
         Watchdog(watched)

@@ -197,6 +197,10 @@ impl Recipe {
 }
 
 impl Ready {
+    fn is_alive(&self) -> bool {
+        self.handle.wait(Some(Duration::ZERO)).is_none()
+    }
+
     /// What steers it.
     pub(super) fn control(&self) -> &Control {
         &self.control
@@ -322,7 +326,9 @@ impl Executor {
     /// A worker that stands ready for this job, if there is one. The next is made while this one works.
     pub(super) fn spare(&self, job: &Job<'_>, needs: &Needs) -> Option<Ready> {
         let recipe = self.recipes().get(&self.key(job, needs)).cloned()?;
-        let spare = recipe.spares().workers.pop();
+        let mut spares = recipe.spares();
+        let spare = std::iter::from_fn(|| spares.workers.pop()).find(Ready::is_alive);
+        drop(spares);
         self.leave_spare(&recipe);
         spare
     }

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
-use std::process::{Child, Stdio};
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -183,17 +184,80 @@ fn workers_are_copies_and_know_nothing_of_each_other() {
     }
 }
 
+/// So many jobs were completed.
+fn completed(output: &Output) -> usize {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let done = said
+        .lines()
+        .filter(|line| line.contains(r#""state":"completed""#));
+    done.count()
+}
+
 #[test]
 fn without_a_nursery_workers_are_started() {
     for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
         let order =
             json!({ "arguments": { "how": "nothing" }, "repeat": 12, "kill_nursery_after": 3 });
         let output = bench.command(order).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout).into_owned();
-        let done = said
+        assert_eq!(completed(&output), 12, "{output:?}");
+        bench.is_well();
+    }
+}
+
+/// Whoever makes the next worker waits for it a while. Who has a job does not.
+#[test]
+fn nobody_waits_behind_a_nursery_that_does_not_answer() {
+    for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
+        let order = json!({ "arguments": { "how": "nap" }, "repeat": 8, "stop_nursery_after": 3 });
+        let output = bench.command(order).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let took: Vec<u64> = said
             .lines()
-            .filter(|line| line.contains(r#""state":"completed""#));
-        assert_eq!(done.count(), 12, "{said}");
+            .map(|line| serde_json::from_str::<Value>(line).unwrap())
+            .map(|result| result["duration_ms"].as_u64().unwrap())
+            .collect();
+        assert_eq!(completed(&output), 8, "{output:?}");
+        assert!(took.iter().all(|&ms| ms < 1500), "{took:?}");
+        bench.is_well();
+    }
+}
+
+#[test]
+fn a_worker_that_died_waiting_gets_no_job() {
+    for bench in Bench::everyone() {
+        let order =
+            json!({ "arguments": { "how": "nothing" }, "repeat": 6, "kill_spares_after": 3 });
+        let output = bench.command(order).output().unwrap();
+        assert_eq!(completed(&output), 6, "{output:?}");
+        bench.is_well();
+    }
+}
+
+/// What sends signals is not traced, and its orphans are looked for among the children of the supervisor. Workers that are
+/// born meanwhile are none of them.
+#[test]
+fn who_sends_signals_leaves_workers_alone() {
+    for bench in Bench::everyone().into_iter().filter(|bench| bench.nursery) {
+        let mut stubborn = bench
+            .program("sh".as_ref())
+            .args(["-c", "trap '' TERM; echo; exec sleep 60"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut ready = [0];
+        let said = stubborn.stdout.as_mut().unwrap();
+        said.read_exact(&mut ready).unwrap();
+        let order = json!({
+            "arguments": { "how": "nap" },
+            "repeat": 40,
+            "beside": { "capability": "kill", "arguments": { "pid": stubborn.id() } },
+        });
+        let output = bench.command(order).output().unwrap();
+        let alive = stubborn.try_wait().unwrap().is_none();
+        stubborn.kill().unwrap();
+        stubborn.wait().unwrap();
+        assert!(alive, "it did not take its time");
+        assert_eq!(completed(&output), 41, "{output:?}");
         bench.is_well();
     }
 }

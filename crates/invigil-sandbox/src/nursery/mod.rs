@@ -8,6 +8,7 @@
 //!
 //! See `docs/observer.md`, "The nursery".
 
+mod parent;
 mod wire;
 
 use std::collections::BTreeMap;
@@ -15,8 +16,9 @@ use std::ffi::OsString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use invigil_schema::Errno;
 
@@ -27,6 +29,9 @@ use crate::sys::{self, Sys, socket};
 const HELLO: &[u8] = b"invigil nursery 1";
 /// How long a nursery may take to be loaded, or to answer: it only ever makes a few system calls.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long one waits until another is born, and how often one looks. To load a program takes about as long.
+const TURN: Duration = Duration::from_millis(20);
+const MOMENT: Duration = Duration::from_micros(100);
 /// Nobody's descriptor.
 const NONE: RawFd = -1;
 /// The first descriptor that is no standard stream.
@@ -56,15 +61,16 @@ impl Nursery {
         let system = |error: Errno| std::io::Error::from_raw_os_error(error.0);
         let (ours, its) = socket::pair().map_err(system)?;
         socket::set_timeouts(ours.as_fd(), PATIENCE).map_err(system)?;
-        let process = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .env_clear()
             .envs(env)
             .current_dir("/")
             .stdin(its)
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()?;
+            .stderr(Stdio::null());
+        let process = parent::spawn(command)?;
         Ok(Nursery(Mutex::new(Some(Line {
             socket: ours,
             process,
@@ -73,18 +79,38 @@ impl Nursery {
         }))))
     }
 
-    fn line(&self) -> MutexGuard<'_, Option<Line>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// None while somebody is being born.
+    fn line(&self) -> Option<MutexGuard<'_, Option<Line>>> {
+        match self.0.try_lock() {
+            Ok(line) => Some(line),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
-    /// Whether it is gone for good.
+    /// The line, as soon as nobody else is being born. Births are short; behind one that is not, nobody waits for long.
+    fn turn(&self) -> Sys<MutexGuard<'_, Option<Line>>> {
+        let deadline = Instant::now() + TURN;
+        loop {
+            match self.line() {
+                Some(line) => return Ok(line),
+                None if Instant::now() < deadline => thread::sleep(MOMENT),
+                None => return Err(Errno(libc::EBUSY)),
+            }
+        }
+    }
+
+    /// Whether it is known to be gone for good. Nobody waits for the answer.
     pub fn is_gone(&self) -> bool {
-        self.line().as_ref().is_none_or(|line| line.retired)
+        let line = self.line();
+        line.is_some_and(|line| line.as_ref().is_none_or(|line| line.retired))
     }
 
-    /// Nobody else is to be born. It ends by itself, and nobody has to wait for that.
+    /// Nobody else is to be born. It ends by itself, and nobody has to wait for that. Whoever is being born needs it longer.
     pub fn retire(&self) {
-        if let Some(line) = &mut *self.line() {
+        if let Some(mut line) = self.line()
+            && let Some(line) = &mut *line
+        {
             line.retired = true;
             socket::hang_up(line.socket.as_fd());
         }
@@ -92,7 +118,7 @@ impl Nursery {
 
     /// Has a copy made. Of a nursery that has just been started, as soon as it is ready.
     pub(crate) fn bear(&self, birth: &Birth<'_>) -> Sys<Labour<'_>> {
-        let mut line = self.line();
+        let mut line = self.turn()?;
         let born = line
             .as_mut()
             .ok_or(Errno(libc::ENOTCONN))
@@ -180,6 +206,12 @@ impl Labour<'_> {
         self.settle(listener.unwrap_or(NONE))
     }
 
+    /// The copy has not become anything in its time. Whatever keeps them, the nursery ends.
+    pub(crate) fn close(mut self) {
+        self.over = true;
+        *self.line = None;
+    }
+
     fn settle(&mut self, listener: RawFd) -> Sys<Option<OwnedFd>> {
         self.over = true;
         let line = self.line.as_ref().ok_or(Errno(libc::ENOTCONN));
@@ -215,6 +247,9 @@ pub fn nurse() -> bool {
     if !alone || sys::prctl(libc::PR_SET_DUMPABLE, 0).is_err() {
         return false;
     }
+    // The socket ends with our owner, but whoever is stopped does not see that. The thread that has started us ends last,
+    // and copies do not get this of us.
+    let _ = sys::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as u64);
     sys::block_all_signals();
     let mut room = vec![0; wire::LONGEST];
     let mut ready = socket::send_with(owner, HELLO, &[]);
@@ -235,10 +270,16 @@ enum Born {
     Another,
 }
 
-/// Makes one copy.
+/// Makes one copy, as it is told, and leaves nothing of that for the next to see.
 fn next(owner: BorrowedFd<'_>, room: &mut [u8]) -> Sys<Born> {
     let (length, descriptors) = socket::receive_with(owner, room)?;
-    let order = wire::Order::unpacked(&room[..length], &descriptors).ok_or(Errno(libc::EPROTO))?;
+    let born = bear(owner, &room[..length], descriptors);
+    room[..length].fill(0);
+    born
+}
+
+fn bear(owner: BorrowedFd<'_>, order: &[u8], descriptors: Vec<OwnedFd>) -> Sys<Born> {
+    let order = wire::Order::unpacked(order, &descriptors).ok_or(Errno(libc::EPROTO))?;
     let flags = libc::CLONE_PARENT | libc::CLONE_FILES;
     // SAFETY: like fork, with a shared descriptor table and our own parent. We are the only thread, so that the copy is as
     // whole as we are.

@@ -1,6 +1,6 @@
 //! What a nursery is told of a copy that it is to make. Both sides are the same program, on the same machine.
 
-use std::ffi::CString;
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::birth::{Birth, LIMITS};
@@ -15,7 +15,7 @@ const WORDS: usize = 6 + 2 * LIMITS;
 
 /// A birth as bytes and descriptors.
 pub(super) fn packed(birth: &Birth<'_>) -> (Vec<u8>, Vec<RawFd>) {
-    let cwd = birth.cwd.to_bytes();
+    let cwd = birth.cwd.to_bytes_with_nul();
     let mut descriptors = vec![birth.status, birth.go];
     descriptors.extend(birth.ruleset.map(|(ruleset, _)| ruleset));
     descriptors.extend(birth.streams.into_iter().flatten());
@@ -49,9 +49,9 @@ pub(super) fn packed(birth: &Birth<'_>) -> (Vec<u8>, Vec<RawFd>) {
     (bytes, descriptors)
 }
 
-/// What was told.
-pub(super) struct Order {
-    cwd: CString,
+/// What was told. The path is where it was told, and nowhere else; all else is the same in many orders.
+pub(super) struct Order<'a> {
+    cwd: &'a CStr,
     limits: [Option<u64>; LIMITS],
     trap: Option<Trap>,
     gives_up_capabilities: bool,
@@ -63,9 +63,9 @@ pub(super) struct Order {
     go: RawFd,
 }
 
-impl Order {
+impl<'a> Order<'a> {
     /// Back from bytes and descriptors. None if that is not what they are.
-    pub(super) fn unpacked(bytes: &[u8], descriptors: &[OwnedFd]) -> Option<Order> {
+    pub(super) fn unpacked(bytes: &'a [u8], descriptors: &[OwnedFd]) -> Option<Order<'a>> {
         let (words, rest) = bytes.split_at_checked(8 * WORDS)?;
         let mut words = words.as_chunks().0.iter().copied().map(u64::from_ne_bytes);
         let mut word = || words.next();
@@ -107,7 +107,7 @@ impl Order {
             k: u32::from_ne_bytes([k0, k1, k2, k3]),
         };
         Some(Order {
-            cwd: CString::new(cwd).ok()?,
+            cwd: CStr::from_bytes_with_nul(cwd).ok()?,
             limits,
             trap,
             gives_up_capabilities,
@@ -123,7 +123,7 @@ impl Order {
     /// What the copy does to itself.
     pub(super) fn birth(&self) -> Birth<'_> {
         Birth {
-            cwd: &self.cwd,
+            cwd: self.cwd,
             limits: self.limits,
             trap: self.trap,
             gives_up_capabilities: self.gives_up_capabilities,
